@@ -32,12 +32,19 @@ def bench(options: argparse.Namespace) -> int:
     if options.list:
         print(listing())
         return 0
+    if options.client and options.device.isdecimal():
+        print("--client takes --device cpu or gpu: each worker has GPUs of its own", file=sys.stderr)
+        return 2
     try:
         options.device = select(options.device)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
     chosen = {field.name: getattr(options, field.name) for field in dataclasses.fields(BenchOptions)}
+    if options.client:
+        from blocknb.bench import cluster
+
+        return cluster.run(options.names, BenchOptions(**chosen), options.json, options.client)
     return run(options.names, BenchOptions(**chosen), options.json)
 
 
@@ -69,6 +76,7 @@ def _bench_arguments(command: argparse.ArgumentParser) -> None:
     add("names", nargs="*", metavar="name", help="the benchmarks to run (all)")
     add("--list", action="store_true", help="list the benchmarks, and measure nothing")
     add("--json", default="", metavar="FILE", help="also write the results to this file")
+    add("--client", default="", metavar="ADDRESS", help="measure on each kind of device of this Dask cluster")
     add("--device", type=device, default="", help="where kernels run: cpu, gpu, or the number of a GPU (the first GPU)")
     add_list("--threads", count, "N,...", "numbers of threads on a CPU (one, and all)")
     add_list("--peers", str, "NAME,...", "measure only these: copy, torch, torch.compile, Triton, CuPy...")

@@ -1,7 +1,7 @@
 """Streams blocks of host memory through a device, so that copies of one block overlap the kernels of another.
 
 This is double buffering with pinned memory and CUDA streams (CUDA C++ Programming Guide, "Overlapping Data Transfer and Kernel
-Execution"). A *lane* has two streams: one copies, one computes. Events order both. There are two lanes, and each task takes one: while
+Execution"). A `StreamPair` has two streams: one copies, one computes. Events order both. Each of two pairs serves one task at a time: while
 the kernels of a task run, the other task copies. So a worker needs two threads per GPU. `accumulate` also overlaps within a task, because
 it copies the next blocks while a kernel uses the last ones.
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from blocknb.arrays.in_flight import BytesInFlight, add
 
-LANES = 2
+PAIRS = 2
 Wrapper = Callable[..., Any]
 
 
@@ -65,7 +65,7 @@ class StreamingDevice(Protocol):
 
 
 @dataclass(eq=False)
-class Lane:
+class StreamPair:
     """Two streams, and the staging buffers and event pairs of the task that uses them."""
 
     copies: Any
@@ -78,22 +78,22 @@ class Lane:
 class Streamer:
     """Runs wrappers on blocks of host memory through a device, with at most `limit` bytes of its memory in flight."""
 
-    def __init__(self, device: StreamingDevice, limit: int | None, lanes: int = LANES):
+    def __init__(self, device: StreamingDevice, limit: int | None, pairs: int = PAIRS):
         self.device, self.memory = device, BytesInFlight(limit)
-        self._lanes: queue.LifoQueue[Lane] = queue.LifoQueue()
-        for _ in range(lanes):
-            self._lanes.put(Lane(device.stream(), device.stream()))
+        self._pairs: queue.LifoQueue[StreamPair] = queue.LifoQueue()
+        for _ in range(pairs):
+            self._pairs.put(StreamPair(device.stream(), device.stream()))
 
     def run(self, wrapper: Wrapper, blocks: Sequence[np.ndarray], shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Calls `wrapper(*blocks, out)` with copies of the blocks on the device, and returns the result as an array of the host.
 
         Raises LaunchError if the blocks and the result have more bytes than the limit."""
         device, size = self.device, _bytes(shape, dtype)
-        with self.memory.hold(sum(block.nbytes for block in blocks) + size), self._lane() as lane:
-            given = self._copied_in(lane, blocks)
-            out = device.empty(shape, dtype, lane.kernels)
-            self._launch(lane, wrapper, [*given, out])
-            return self._copied_out(lane, out, shape, dtype)
+        with self.memory.hold(sum(block.nbytes for block in blocks) + size), self._pair() as pair:
+            given = self._copied_in(pair, blocks)
+            out = device.empty(shape, dtype, pair.kernels)
+            self._launch(pair, wrapper, [*given, out])
+            return self._copied_out(pair, out, shape, dtype)
 
     def accumulate(
         self, wrapper: Wrapper, terms: Sequence[Sequence[np.ndarray]], shape: tuple[int, ...], dtype: Any
@@ -103,40 +103,40 @@ class Streamer:
         The blocks of two terms are on the device at once: the next ones are copied while a kernel uses the last ones."""
         device, sizes = self.device, [sum(block.nbytes for block in term) for term in terms]
         two = max((sum(sizes[i : i + 2]) for i in range(len(sizes))), default=0)
-        with self.memory.hold(two + _bytes(shape, dtype)), self._lane() as lane:
-            out = device.empty(shape, dtype, lane.kernels)
-            device.fill_zero(out, lane.kernels)
+        with self.memory.hold(two + _bytes(shape, dtype)), self._pair() as pair:
+            out = device.empty(shape, dtype, pair.kernels)
+            device.fill_zero(out, pair.kernels)
             done: list[Any] = []
             buffers: list[list[Any]] = []  # of the last two terms, whose kernels may still run
             for term in terms:
                 if len(buffers) == 2:
-                    device.wait(lane.copies, done[-2])
+                    device.wait(pair.copies, done[-2])
                     del buffers[0]
-                buffers.append(self._copied_in(lane, term))
-                self._launch(lane, wrapper, [*buffers[-1], out])
-                done.append(lane.kernel_spans[-1][1])
-            return self._copied_out(lane, out, shape, dtype)
+                buffers.append(self._copied_in(pair, term))
+                self._launch(pair, wrapper, [*buffers[-1], out])
+                done.append(pair.kernel_spans[-1][1])
+            return self._copied_out(pair, out, shape, dtype)
 
     @contextlib.contextmanager
-    def _lane(self) -> Iterator[Lane]:
-        """A lane for one task. At the end, also after an error, its streams are idle, so that its buffers can be freed."""
-        lane = self._lanes.get()
+    def _pair(self) -> Iterator[StreamPair]:
+        """A pair for one task. At the end, also after an error, its streams are idle, so that its buffers can be freed."""
+        pair = self._pairs.get()
         try:
-            yield lane
-            add(blocks=1, copy_ms=self._sum(lane.copy_spans), compute_ms=self._sum(lane.kernel_spans))
+            yield pair
+            add(blocks=1, copy_ms=self._sum(pair.copy_spans), compute_ms=self._sum(pair.kernel_spans))
         finally:
             try:
-                for stream in (lane.copies, lane.kernels):
+                for stream in (pair.copies, pair.kernels):
                     self.device.synchronize(stream)
             finally:
-                for kept in (lane.staged, lane.copy_spans, lane.kernel_spans):
+                for kept in (pair.staged, pair.copy_spans, pair.kernel_spans):
                     kept.clear()
-                self._lanes.put(lane)
+                self._pairs.put(pair)
 
     def _sum(self, spans: Sequence[tuple[Any, Any]]) -> float:
         return sum(self.device.milliseconds(*span) for span in spans)
 
-    def _copied_in(self, lane: Lane, blocks: Sequence[np.ndarray]) -> list[Any]:
+    def _copied_in(self, pair: StreamPair, blocks: Sequence[np.ndarray]) -> list[Any]:
         """Starts the copies of blocks to the device."""
         device, found = self.device, []
         for block in blocks:
@@ -144,36 +144,36 @@ class Streamer:
             if not (block.flags.c_contiguous and device.is_pinned(block)):
                 host = device.pinned(block.shape, block.dtype)
                 np.copyto(host, block)
-            lane.staged.append(host)
-            array = device.empty(block.shape, block.dtype, lane.copies)
-            begin = device.record(lane.copies)
-            device.copy_in(host, array, lane.copies)
-            lane.copy_spans.append((begin, device.record(lane.copies)))
+            pair.staged.append(host)
+            array = device.empty(block.shape, block.dtype, pair.copies)
+            begin = device.record(pair.copies)
+            device.copy_in(host, array, pair.copies)
+            pair.copy_spans.append((begin, device.record(pair.copies)))
             found.append(array)
         add(bytes_in=sum(block.nbytes for block in blocks))
         return found
 
-    def _launch(self, lane: Lane, wrapper: Wrapper, arrays: Sequence[Any]) -> None:
+    def _launch(self, pair: StreamPair, wrapper: Wrapper, arrays: Sequence[Any]) -> None:
         """Launches the kernels of a wrapper after the copies so far."""
         device = self.device
-        if lane.copy_spans:
-            device.wait(lane.kernels, lane.copy_spans[-1][1])
-        begin = device.record(lane.kernels)
-        with device.active(lane.kernels):
+        if pair.copy_spans:
+            device.wait(pair.kernels, pair.copy_spans[-1][1])
+        begin = device.record(pair.kernels)
+        with device.active(pair.kernels):
             wrapper(*arrays)
-        lane.kernel_spans.append((begin, device.record(lane.kernels)))
+        pair.kernel_spans.append((begin, device.record(pair.kernels)))
 
-    def _copied_out(self, lane: Lane, out: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    def _copied_out(self, pair: StreamPair, out: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Copies the result back after the kernels, waits, and returns it in memory that is not pinned."""
         device, host = self.device, self.device.pinned(shape, dtype)
-        if lane.kernel_spans:
-            device.wait(lane.copies, lane.kernel_spans[-1][1])
+        if pair.kernel_spans:
+            device.wait(pair.copies, pair.kernel_spans[-1][1])
         else:
-            device.wait(lane.copies, device.record(lane.kernels))  # the zeros of a sum without terms
-        begin = device.record(lane.copies)
-        device.copy_out(out, host, lane.copies)
-        lane.copy_spans.append((begin, device.record(lane.copies)))
-        device.synchronize(lane.copies)
+            device.wait(pair.copies, device.record(pair.kernels))  # the zeros of a sum without terms
+        begin = device.record(pair.copies)
+        device.copy_out(out, host, pair.copies)
+        pair.copy_spans.append((begin, device.record(pair.copies)))
+        device.synchronize(pair.copies)
         add(bytes_out=host.nbytes)
         return host.copy()
 

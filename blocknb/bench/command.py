@@ -155,36 +155,51 @@ def run(wanted: Sequence[str], options: BenchOptions, path: str = "") -> int:
 
     The benchmarks of kernels run first, as one job. If `path` is given, the rows are written to that file as JSON.
     """
-    from blocknb.bench import plan_check
-    from blocknb.bench.suite import launching, runner
-    from blocknb.bench.suite.catalogue import BENCHMARKS as kernels
-
-    wanted = list(dict.fromkeys(one for name in wanted for one in groups().get(name, [name])))
-    if unknown := [name for name in wanted if name not in names()]:
-        print(f"no benchmark {', '.join(unknown)}; there are {', '.join([*groups(), *names()])}", file=sys.stderr)
+    if not (chosen := known_names(wanted)) or not writable(path):
         return 2
-    if path:
-        try:
-            Path(path).open("a").close()  # fail before the measurements, not after them
-        except OSError as error:
-            print(f"--json {path}: {error.strerror}", file=sys.stderr)
-            return 2
-    chosen = wanted or [name for name in names() if name != "zoo"]
-    jobs: dict[str, Callable[[], list[Row]]] = {}
-    if ours := [name for name in chosen if name in kernels]:
-        jobs["kernels"] = lambda: runner.run(ours, options)
-    jobs |= {"launch": lambda: launching.run(options.device)} if "launch" in chosen else {}
-    jobs |= {"plan_check": lambda: plan_check.run(options)} if "plan_check" in chosen else {}
-    jobs |= {name: BENCHMARKS[name] for name in chosen if name in BENCHMARKS}
-    jobs |= {"zoo": lambda: zoo(options)} if "zoo" in chosen else {}
-    status, found = _measured(jobs)
+    status, found = measured(jobs(chosen, options))
     if path:
         Path(path).write_text(json.dumps(found, indent=1, default=str) + "\n")
         print(f"written: {path}")
     return status
 
 
-def _measured(jobs: dict[str, Callable[[], list[Row]]]) -> tuple[int, dict[str, list[Row]]]:
+def known_names(wanted: Sequence[str]) -> list[str]:
+    """The benchmarks of names and groups, or all but the zoo without names. Prints an error for an unknown name, and returns none."""
+    wanted = list(dict.fromkeys(one for name in wanted for one in groups().get(name, [name])))
+    if unknown := [name for name in wanted if name not in names()]:
+        print(f"no benchmark {', '.join(unknown)}; there are {', '.join([*groups(), *names()])}", file=sys.stderr)
+        return []
+    return wanted or [name for name in names() if name != "zoo"]
+
+
+def writable(path: str) -> bool:
+    """Whether the results can be written to a file, so that an error comes before the measurements."""
+    try:
+        if path:
+            Path(path).open("a").close()
+    except OSError as error:
+        print(f"--json {path}: {error.strerror}", file=sys.stderr)
+        return False
+    return True
+
+
+def jobs(chosen: Sequence[str], options: BenchOptions) -> dict[str, Callable[[], list[Row]]]:
+    """What measures the chosen benchmarks, by name; "kernels" measures those of ready-made kernels."""
+    from blocknb.bench import plan_check
+    from blocknb.bench.suite import launching, runner
+    from blocknb.bench.suite.catalogue import BENCHMARKS as kernels
+
+    found: dict[str, Callable[[], list[Row]]] = {}
+    if ours := [name for name in chosen if name in kernels]:
+        found["kernels"] = lambda: runner.run(ours, options)
+    found |= {"launch": lambda: launching.run(options.device)} if "launch" in chosen else {}
+    found |= {"plan_check": lambda: plan_check.run(options)} if "plan_check" in chosen else {}
+    found |= {name: BENCHMARKS[name] for name in chosen if name in BENCHMARKS}
+    return found | ({"zoo": lambda: zoo(options)} if "zoo" in chosen else {})
+
+
+def measured(jobs: dict[str, Callable[[], list[Row]]]) -> tuple[int, dict[str, list[Row]]]:
     """Runs benchmarks one after another. Returns the exit status, and the rows of the completed ones."""
     status, found = 0, {}
     for name, job in jobs.items():

@@ -24,7 +24,8 @@ Entry = tuple[str, str, list[str]]
 def headline(card: Any) -> list[Entry]:
     """The three entries of a Card. Makes no measurement."""
     made: Specialisation = card.main
-    return [_time(made, card.whole), _check(card.facts, card.parts.get("modified")), _device(card, made)]
+    local = "workers" not in card.parts  # the ceilings of this machine are not those of a worker
+    return [_time(made, card.whole and local), _check(card.facts, card.parts.get("modified")), _device(card, made)]
 
 
 def _time(made: Specialisation, whole: bool) -> Entry:

@@ -80,10 +80,6 @@ def _range(text: str, ends: list[Any]) -> Any:
 
 
 def after(axes: tuple[SweepAxis, ...], record: Any, shell: Any, found: Found) -> None:
-    from blocknb.notebook import sweep, sweep_answer
-    from blocknb.notebook.observe import apart
-    from blocknb.notebook.sweep_launches import ConstantSweep, LaunchSweep, assigned
-
     launch = Expression(found.launch, shell, "--launch") if found.launch else None
     names = [one.name for one in axes]
     swept = [name for name in names if launch is not None and name in launch.names]
@@ -92,20 +88,26 @@ def after(axes: tuple[SweepAxis, ...], record: Any, shell: Any, found: Found) ->
         raise UsageError(
             f"--sweep {other}: use it in --launch, too; both axes of a sweep are variables there, or neither is"
         )
+    points = [*itertools.product(*(one.values for one in axes))] if len(axes) > 1 else list(axes[0].values)
+    measure = _here if found.cluster is None else _on_cluster
+    made = measure(found, record, names, points, launch if swept else None, shell)
+    found.facts.append(("sweep", made.answer))
+    found.parts["sweep"] = made.part
+
+
+def _here(found: Found, record: Any, names: list[str], points: list[Any], launch: Expression | None, shell: Any) -> Any:
+    """The sweep of this process, of a launch expression or of the cell's last launch."""
+    from blocknb.notebook import sweep, sweep_answer
+    from blocknb.notebook.observe import apart
+    from blocknb.notebook.sweep_launches import ConstantSweep, LaunchSweep, assigned
 
     def settings(point: Any) -> dict[str, Any]:
         return dict(zip(names, point if len(names) > 1 else (point,), strict=True))
 
-    points = [*itertools.product(*(one.values for one in axes))] if len(axes) > 1 else list(axes[0].values)
-    if found.cluster is not None:
-        made = _on_cluster(found, record, names, points, launch if swept else None, shell)
-        found.facts.append(("sweep", made.answer))
-        found.parts["sweep"] = made.part
-        return
     with apart(record.kernel):
         source: ConstantSweep | LaunchSweep
         more: dict[str, Any] = {}
-        if launch is not None and swept:
+        if launch is not None:
             source = LaunchSweep(record.kernel, launch, found.check, found.checked)
         else:
             try:
@@ -124,8 +126,7 @@ def after(axes: tuple[SweepAxis, ...], record: Any, shell: Any, found: Found) ->
         )
         made.notes += source.notes
         sweep_answer.answer(made, source if isinstance(source, ConstantSweep) else None)
-        found.facts.append(("sweep", made.answer))
-    found.parts["sweep"] = made.part
+    return made
 
 
 def _on_cluster(

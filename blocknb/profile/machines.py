@@ -5,6 +5,8 @@ Times are comparable only within one kind of device. So a measurement on a clust
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,8 @@ from blocknb.errors import LaunchError
 from blocknb.profile.ceilings import name_of
 from blocknb.runtime import machine
 from blocknb.runtime.kinds import HOST
+
+CONNECT = "10s"  # to wait for the answer of a scheduler
 
 
 @dataclass(frozen=True)
@@ -48,23 +52,25 @@ def one_per_kind(client: Any) -> list[WorkerDevice]:
     return [kinds[name] for name in sorted(kinds)]
 
 
-def connected(client: Any) -> Any:
-    """A Dask client: the one that is given, or a new one for an address such as "tcp://127.0.0.1:8786". Raises LaunchError if Dask is
-    missing or no scheduler answers."""
+@contextmanager
+def connected(client: Any) -> Iterator[Any]:
+    """A Dask client: the one that is given, or a new one for an address such as "tcp://127.0.0.1:8786", which is closed at the end.
+
+    Raises LaunchError if Dask is missing or no scheduler answers."""
     if not isinstance(client, str):
-        return client
+        yield client
+        return
     try:
         import distributed
     except ImportError:
         raise LaunchError(f"{client} needs Dask, which is not installed", hint='pip install "blocknb[dask]"') from None
     try:
-        return distributed.Client(client, timeout=CONNECT)
+        made = distributed.Client(client, timeout=CONNECT)
     except (OSError, ValueError, TimeoutError) as error:
         hint = "start one with `dask scheduler`, and write the address that it prints"
         raise LaunchError(f"no Dask scheduler answers at {client}: {error}", hint=hint) from None
-
-
-CONNECT = "10s"  # to wait for the answer of a scheduler
+    with made:
+        yield made
 
 
 def run_on(client: Any, device: WorkerDevice, function: Any, *arguments: Any) -> Any:

@@ -45,7 +45,7 @@ def test_a_block_is_copied_computed_and_copied_back_in_this_order() -> None:
     assert device.held == 0
 
 
-def test_two_threads_use_two_lanes_so_that_copies_overlap_kernels() -> None:
+def test_two_threads_use_two_stream_pairs_so_that_copies_overlap_kernels() -> None:
     device = PretendDevice()
     streamer, double, together = Streamer(device, None), doubling(device), threading.Barrier(2)
 
@@ -117,9 +117,9 @@ def test_a_sum_without_terms_is_zero() -> None:
     assert not Streamer(PretendDevice(), None).accumulate(len, [], (3,), F8).any()
 
 
-def test_an_error_of_a_wrapper_frees_the_memory_and_the_lane() -> None:
+def test_an_error_of_a_wrapper_frees_the_memory_and_the_streams() -> None:
     device = PretendDevice()
-    streamer = Streamer(device, 2 * N * F8.itemsize, lanes=1)
+    streamer = Streamer(device, 2 * N * F8.itemsize, pairs=1)
 
     def fails(x, out):
         raise LaunchError("no such grid")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -208,23 +208,23 @@ def combined(task: SweepTask, results: Mapping[str, RemoteSweep], notes: Iterabl
     keys = _axes(found, task, sweeps)
     tables = {name: _Table(one) for name, one in results.items()}
     found.amounts = [_amount(found.unit, key, tables.values()) for key in keys]
-    for kind, part in (("kernel", "times"), (ROOF, "roofs")):
-        for name, table in tables.items():
-            series = Series(f"{found.kernel if kind == 'kernel' else ROOF}, {name}", kind, device=name)
-            for key, amount in zip(keys, found.amounts, strict=True):
-                series.add(_in_unit(found.unit, amount, getattr(table, part).get(key)))
-            if any(median is not None for median in series.median):
-                found.series.append(series)
+    found.series = [*_lines(found, "kernel", keys, tables), *_lines(found, ROOF, keys, tables)]
     sweep.fit_unit(found)
     notes = [*notes, *(f"{name}: {ABOVE}" for name, table in tables.items() if table.above)]
     found.notes = [*notes, *(f"{name}: {note}" for name, one in results.items() for note in one.found.notes)]
+    _describe(found, results)
+    return found
+
+
+def _describe(found: Sweep, results: Mapping[str, RemoteSweep]) -> None:
+    """What holds for all devices: the fewest runs, whether a sweep was interrupted, and the answers."""
+    sweeps = [one.found for one in results.values()]
     found.runs = min((one.runs for one in sweeps), default=0)
     found.device = next(iter(results)) if len(results) == 1 else f"{len(results)} kinds of devices"
     found.busy = next((one.busy for one in sweeps if one.busy), "")
     found.cancelled = any(one.cancelled for one in sweeps)
     found.undecided = all(one.undecided for one in sweeps)
     found.answer = "; ".join(f"{name}: {one.found.answer}" for name, one in results.items()) or "; ".join(found.notes)
-    return found
 
 
 class _Table:
@@ -241,6 +241,17 @@ class _Table:
         self.above = any(self.times[key][0] * ERROR < ms[0] for key, ms in self.roofs.items() if key in self.times)
         scale = 1e-3 if made.unit == "GFLOP/s" else 1.0
         self.amounts = {key: a * scale for key, a in zip(keys, made.amounts, strict=False) if a is not None}
+
+
+def _lines(found: Sweep, kind: str, keys: Sequence[str], tables: Mapping[str, _Table]) -> Iterator[Series]:
+    """The lines of the kernel or of the roofs, one per device that has any."""
+    for name, table in tables.items():
+        times = table.times if kind == "kernel" else table.roofs
+        series = Series(f"{found.kernel if kind == 'kernel' else kind}, {name}", kind, device=name)
+        for key, amount in zip(keys, found.amounts, strict=True):
+            series.add(_in_unit(found.unit, amount, times.get(key)))
+        if any(median is not None for median in series.median):
+            yield series
 
 
 def _axes(found: Sweep, task: SweepTask, sweeps: Sequence[Sweep]) -> list[str]:
