@@ -14,6 +14,7 @@ import gc
 import os
 import runpy
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -41,6 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["BLOCKNB_HISTORY"] = "0"  # the histories of this user are not for tests
     os.environ["BLOCKNB_PROGRESS"] = "0"  # nor is the progress in the course
     os.environ["BLOCKNB_LLC_BYTES"] = str(1 << 20)  # timed calls flush the cache, which may have half a gigabyte
+    # jsonschema checks international addresses by it, which no test needs, and building its grammars takes a second in each process.
+    sys.modules.setdefault("rfc3987_syntax", None)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job, where no interrupt would arrive
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if find_spec("hypothesis"):  # a GPU machine may lack it, and tests/gpu does without

@@ -56,7 +56,7 @@ def test_every_view_of_the_first_kernels_has_its_content(typed, page, name):
     tiles = card.open("Tiles")
     for access in accesses:
         tiles(".bnb-stage").having(access)(".bnb-verdict")[0].until_text("sectors per request")
-    assert tiles(".bnb-sheet .bnb-cell").count > 100
+    eventually(lambda: tiles(".bnb-sheet .bnb-cell").count, lambda count: count > 100)
     for title in ("Roofline", "Sweep", "Bench"):
         assert card.open(title)("button:text-is('Measure')").visible
     history = card.open("History")

@@ -97,7 +97,8 @@ def test_a_sweep_is_drawn_as_its_records_say_and_kept_as_files_pages_and_links(l
     shown.wait()
     assert shown('role=tab[name="Passes"]').attribute("aria-selected") == "true"
     assert shown.panel(".bnb-stage[aria-selected=true]").text.startswith("simplify")
-    assert report(".bnb-card").count == 2 and report.errors() == []
+    eventually(lambda: report(".bnb-card").count, lambda count: count == 2)
+    assert report.errors() == []
     report.close()
 
 

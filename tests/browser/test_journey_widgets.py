@@ -45,7 +45,8 @@ def test_widgets_follow_each_other_and_python_and_a_saved_notebook_shows_them_wi
     place = alone.show(ACCESSES)
     view(place, "tiles")(".bnb-stage[aria-selected=true]").until_text("store out")
     place(".bnb-composed-text").having("program: 6").wait()
-    assert alone.show(KNOBS)("img").count == 1
+    knobs = alone.show(KNOBS)
+    eventually(lambda: knobs("img").count, lambda count: count == 1)
     text = page.run("() => blocknb.panel().node.textContent")
     assert "model not found" not in text and "Loading widget" not in text
     alone.close(shut_down=False)

@@ -207,12 +207,20 @@ def test_a_note_reports_strip_mining():
     assert any("512 registers a thread" in note.text and "3 times" in note.text and note.loc for note in notes)
 
 
-def test_kernel_with_many_accesses_is_split_into_basic_blocks(monkeypatch):
-    few, many = (lowered(scaling.kernel("memory", n), COUNT=1) for n in (100, 800))
+@pytest.mark.parametrize("most", [64, pytest.param(scheduling.MANY_ACCESSES, marks=pytest.mark.full)])
+def test_kernel_with_many_accesses_is_split_into_basic_blocks(most, monkeypatch):
+    """A quick run has a lower limit, because the passes take longer than linear time for many accesses."""
+    few, many = (lowered(scaling.kernel("memory", most * n // 256), COUNT=1) for n in (100, 800))
+    monkeypatch.setattr(scheduling, "MANY_ACCESSES", most)
+    monkeypatch.setattr("blocknb.codegen.gpu.module.MANY_ACCESSES", most)  # of the note
     assert "sreg.clock" not in gpu.generate(few, SM90A).text
     module = gpu.generate(many, SM90A)
     assert module.text.count("call i32 @llvm.nvvm.read.ptx.sreg.clock") == 3
-    assert module.notes[0].text.startswith("4 basic blocks of up to 256 accesses")
+    assert module.notes[0].text.startswith(f"4 basic blocks of up to {most} accesses")
+
+
+def test_kernel_in_several_basic_blocks_gives_the_same_result(monkeypatch):
+    few = lowered(scaling.kernel("memory", 100), COUNT=1)
     monkeypatch.setattr(scheduling, "MANY_ACCESSES", 8)
     x = np.random.default_rng(4).standard_normal(256).astype(np.float32)
     out = np.full_like(x, np.nan)
