@@ -22,6 +22,7 @@ from torch._inductor import utils
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.runtime import hints
 from torch._inductor.select_algorithm import AlgorithmSelectorCache, TritonTemplateCaller
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils._pytree import tree_map_only
@@ -115,6 +116,7 @@ def nominal_gpu() -> Iterator[None]:
         stack.enter_context(mock.patch.object(native, "_cuda_getCurrentRawStream", _always(0), create=True))
         for name, operator in _METHODS.items():
             stack.enter_context(mock.patch.object(torch.Tensor, name, operator))
+        stack.enter_context(mock.patch.object(fake_tensor, "init_gpu_context", _always(None)))
         stack.enter_context(mock.patch.object(results, "_starter", _always(_cannot_start)))
         stack.enter_context(mock.patch.object(AlgorithmSelectorCache, "make_benchmark_fn", _make_benchmark_fn))
         stack.enter_context(mock.patch.object(AlgorithmSelectorCache, "make_precompile_fn", _always(_always({}))))

@@ -1,0 +1,200 @@
+"""Cold compile times of the CUDA kernels of a GPT-2 training step: blocknb against the installed Triton. Needs torch, and no GPU.
+
+`python scripts/torch_compile_times.py [--layers 2] [--workers 16] [--rounds 3]` lets Inductor generate the kernels once (124 M parameters
+with 12 layers, bf16, fake tensors), and compiles all configurations for sm_90a with empty caches. Every measurement is a new process, in
+turns; its time leaves out imports and the loading of the generated files. One thread compiles one kernel after another; with workers,
+blocknb uses its own pool, and Triton a pool of processes, which Inductor starts before it needs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+WIDTH, HEADS, VOCABULARY, CONTEXT, BATCH = 768, 12, 50257, 1024, 8
+
+
+def model(layers: int) -> Any:
+    """GPT-2 with its loss, from tokens of shape (BATCH, CONTEXT)."""
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+            self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+        def forward(self, x: Any) -> Any:
+            heads = (y.unflatten(-1, (HEADS, -1)).transpose(1, 2) for y in self.qkv(self.first(x)).chunk(3, -1))
+            attended = F.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(-2)
+            x = x + F.dropout(self.out(attended), 0.1)
+            return x + F.dropout(self.down(F.gelu(self.up(self.second(x)), approximate="tanh")), 0.1)
+
+    class Gpt2(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(CONTEXT, WIDTH)
+            self.blocks, self.norm = nn.Sequential(*(Block() for _ in range(layers))), nn.LayerNorm(WIDTH)
+
+        def forward(self, x: Any) -> Any:
+            h = F.dropout(self.tokens(x) + self.places(torch.arange(x.shape[1])), 0.1)
+            logits = self.norm(self.blocks(h))[:, :-1] @ self.tokens.weight.t()
+            return F.cross_entropy(logits.flatten(0, 1).float(), x[:, 1:].flatten())
+
+    torch.set_default_dtype(torch.bfloat16)
+    return Gpt2()
+
+
+def generate(layers: int, folder: str) -> int:
+    """Writes the generated files of the step to a folder, and returns their number. Raises KernelError if one does not compile."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from blocknb.torch.inductor.without_gpu import CudaKernels
+
+    found = CudaKernels()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        step, tokens = model(layers), torch.zeros(BATCH, CONTEXT, dtype=torch.long)
+        torch.compile(step, backend=found.backend)(tokens).backward()
+    for i, kernel in enumerate(found.kernels):
+        if kernel.error is not None:
+            raise kernel.error
+        Path(folder, f"{i}.{kernel.name}.py").write_text(kernel.source)
+    return len(found.kernels)
+
+
+def load(path: Path, peer: str) -> Any:
+    """Inductor's autotuner of a generated file, with the kernel for blocknb or for Triton."""
+    name, text = path.name.split(".")[1], path.read_text()
+    if peer == "blocknb":
+        from blocknb.torch.inductor import results, sources
+
+        results.install()
+        return getattr(sources.load(path.stem, str(path), text), name)
+    from torch._inductor.codecache import PyCodeCache
+
+    return getattr(PyCodeCache.load(text), name)
+
+
+def compile_one(path: Path, peer: str) -> int:
+    """Compiles all configurations of a file, and returns their number."""
+    autotuner = load(path, peer)
+    if peer == "triton":
+        from torch._inductor.runtime import triton_helpers
+
+        triton_helpers.set_driver_to_gpu = lambda: None
+    autotuner.precompile(warm_cache_only=True)
+    return len(autotuner.compile_results)
+
+
+def requests(paths: list[Path]) -> list[Any]:
+    """blocknb's requests for all configurations of the files."""
+    from blocknb.compat.host import ASTSource
+    from blocknb.runtime.kernel import typed
+    from blocknb.runtime.request import Request
+    from blocknb.target import Target
+
+    made = []
+    for path in paths:
+        autotuner = load(path, "blocknb")
+        for config in autotuner.configs:
+            meta = autotuner._create_compile_meta(config)
+            kernel, target = autotuner.fn, Target.parse("sm_90a")
+            source = ASTSource(kernel, meta["signature"], meta["constants"], meta["configs"][0])
+            options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+            binding, values = kernel.bound_call((), {**source.signature, **source.constants, **options})
+            kinds, _ = kernel.describe(binding, tuple(map(typed, values, binding.fixed)))
+            made.append(Request(kernel.source, *kernel._compile_arguments(binding, kinds, target, None), target))
+    return made
+
+
+def measure(peer: str, workers: int, paths: list[Path]) -> tuple[float, int]:
+    """(seconds, configurations) of a cold compile in this process."""
+    import torch._inductor.runtime.triton_heuristics  # noqa: F401 (not part of the time)
+
+    if peer == "blocknb":
+        from blocknb.runtime import parallel_compile
+        from blocknb.runtime.compile import load as load_compiler
+
+        load_compiler()
+        if workers > 1:
+            wanted = requests(paths)
+            begin = time.perf_counter()
+            found = parallel_compile.compile_all(wanted)
+            for one in found:
+                if isinstance(one, Exception):
+                    raise one
+            return time.perf_counter() - begin, len(found)
+    elif workers > 1:
+        with ProcessPoolExecutor(workers) as pool:
+            list(pool.map(load, paths[:1] * workers, ["triton"] * workers))  # the imports of each process
+            begin = time.perf_counter()
+            count = sum(pool.map(compile_one, paths, ["triton"] * len(paths)))
+            return time.perf_counter() - begin, count
+    for path in paths:
+        load(path, peer)
+    begin = time.perf_counter()
+    count = sum(compile_one(path, peer) for path in paths)
+    return time.perf_counter() - begin, count
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peer", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.peer:
+        seconds, count = measure(given.peer, given.workers, sorted(Path(given.folder).iterdir()))
+        print(json.dumps([seconds, count]))
+        return
+    peers = ["blocknb", *(["triton"] if find_spec("triton") else [])]
+    with tempfile.TemporaryDirectory() as folder:
+        print(f"GPT-2 step, {given.layers} layers: {generate(given.layers, folder)} different kernels")
+        for workers in dict.fromkeys((1, given.workers)):
+            times: dict[str, list[float]] = {peer: [] for peer in peers}
+            counts = {}
+            for _ in range(given.rounds):
+                for peer in peers:
+                    with tempfile.TemporaryDirectory() as cache:
+                        caches = {f"{name}_CACHE_DIR": cache for name in ("BLOCKNB", "TRITON", "TORCHINDUCTOR")}
+                        command = [
+                            sys.executable,
+                            __file__,
+                            "--peer",
+                            peer,
+                            "--workers",
+                            str(workers),
+                            "--folder",
+                            folder,
+                        ]
+                        answer = subprocess.run(
+                            command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **caches}
+                        )
+                    seconds, counts[peer] = json.loads(answer.stdout.splitlines()[-1])
+                    times[peer].append(seconds)
+            for peer in peers:
+                median = statistics.median(times[peer])
+                ratio = (
+                    f", {median / statistics.median(times['blocknb']):.2f} times blocknb's" if peer == "triton" else ""
+                )
+                print(f"{workers} workers, {peer}: {counts[peer]} configurations in {median:.2f} s{ratio}")
+
+
+if __name__ == "__main__":
+    main()
