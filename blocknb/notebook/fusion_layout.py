@@ -71,13 +71,13 @@ class FusionPicture:
 
 
 def label_of(operator: str) -> str:
-    """ "mul" for "aten.mul", "convert" for "prims.convert_element_type"."""
+    """ "mul" for "aten.mul"; a long name is cut."""
     name = operator.rsplit(".", 1)[-1]
     return name if len(name) <= 26 else name[:25] + "…"
 
 
 def call_label(call: str) -> str:
-    """The end of a kernel's name, or the name of a called function: "3: gelu_view" for "triton_poi_fused_gelu_view_3"."""
+    """The kind and number of a kernel, or the name of a called function: "pointwise 3" for "triton_poi_fused_gelu_view_3"."""
     if not call.startswith("triton_"):
         return call.removeprefix("extern_kernels.")
     *words, number = call.split("_")
@@ -107,10 +107,9 @@ def placed(graph: OperatorGraph) -> FusionPicture:
     layers, lanes = _layers(boxes, between)
     _place_layers(layers, between, boxes, lanes)
     width, height = _moved_into_view(layers, boxes, lanes)
-    for n, operator in enumerate(operators):
+    for operator in operators:
         operator.x += boxes[operator.group].x
         operator.y += boxes[operator.group].y
-        assert n in members[operator.group]
     routes = _Routes(layers, lanes)
     edges = [PlacedEdge(a, b, routes.path(operators[a], operators[b])) for a, b in flows]
     return FusionPicture(operators, list(boxes.values()), edges, width, height)

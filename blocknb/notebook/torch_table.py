@@ -64,9 +64,10 @@ _ROOF = _HEADS.index("of the roof (%)")  # the last column, left out where no ro
 
 def torch_kernels_html(kernels: Any, limit: int | None = None) -> str:
     """The table of `blocknb.torch.kernels(...)` with the graph, in at most `limit` bytes (LIMIT)."""
+    rows_limit = ROWS_LIMIT if limit is None else limit // 2
     limit = limit or LIMIT
     parts = [f'<div class="blocknb-card blocknb-torch"><style>{html.STYLE}\n{_STYLE}</style>', _head(kernels)]
-    parts.append(_rows(kernels, limit // 2))
+    parts.append(_rows(kernels, rows_limit))
     parts += torch_graph.sections(kernels, limit // 4)
     left = limit - sum(_size(part) + 1 for part in parts) - 500
     return "\n".join([*parts, *_folds(kernels, left), "</div>"])
@@ -167,7 +168,7 @@ def _rows(kernels: Any, limit: int) -> str:
     for i, kernel in enumerate(kernels):
         row = _row(i, kernel, kernels.share(kernel), roofs)
         spent += _size(row)
-        if spent > min(ROWS_LIMIT, limit):
+        if spent > limit:
             parts.append(f"<tr><td></td><td colspan={len(heads) - 1}>and {len(kernels) - i} more</td></tr>")
             break
         parts.append(row)

@@ -67,7 +67,7 @@ BREAKS = {
     "nontemporal_stores": (nontemporal_stores.NontemporalStores, "is_profitable", broken),
     "mask_bounds": (mask_bounds.MaskBounds, "_finish", broken),
     "loop_versioning": (uniformity.UniformityAnalysis, "_wrap", refuses_to_speculate),
-    "fusion": (fusion.OperatorGraph, "_find_group", broken),
+    "fusion": (fusion.FusionGraph, "_find_group", broken),
 }
 
 

@@ -22,7 +22,16 @@ export class TorchSelection {
   private readonly listeners = new Set<() => void>();
   private readonly cards = new Map<number, Promise<Document>>();
 
-  constructor(private readonly store: Store) {}
+  constructor(private readonly store: Store) {
+    store.subscribe((change) => {
+      if (change === 'document') {
+        this.cards.clear(); // those of another run
+        this.row = -1;
+        this.places = [];
+        this.notify();
+      }
+    });
+  }
 
   get part(): TorchPart {
     return this.store.doc.torch!;
