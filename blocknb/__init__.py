@@ -168,6 +168,7 @@ _PROVIDERS = {
     "cell_of": "torch.inductor.edited",
     "replace_kernel": "torch.inductor.edited",
     "restore": "torch.inductor.edited",
+    "from_torch": "torch.inductor.from_torch",
     "drift_of": "torch.inductor.drift",
     "open_cell": "notebook.new_cell",
 }

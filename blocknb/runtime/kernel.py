@@ -45,7 +45,7 @@ from blocknb.runtime.binding import (
 from blocknb.runtime.divisor_specialization import refined
 from blocknb.runtime.kinds import HOST, Kind, constant_kind, flat, unspecialized_kind
 from blocknb.runtime.launch_context import Grid, environment_switch, slow_path_threads, this_thread
-from blocknb.runtime.measured import MeasuredKernel
+from blocknb.runtime.measured import MeasuredKernel, from_torch
 from blocknb.runtime.misaligned import copies_misaligned
 from blocknb.runtime.pickling import Picklable
 from blocknb.runtime.plan import LaunchPlan, check_writable, common_device, library, mocked, prepared, target_of, typed
@@ -489,4 +489,5 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     return Kernel(function, **options)
 
 
+kernel.from_torch = from_torch  # type: ignore[attr-defined]
 jit = kernel  # Triton's name

@@ -56,3 +56,8 @@ class MeasuredKernel(ExaminedKernel):
     def export_html(self, path: Any) -> Any:
         """Writes the newest card of the kernel to one HTML file that needs no network and no kernel; returns its path."""
         return exporter.call("export_html", self, path)
+
+
+def from_torch(function: Any, *example: Any) -> Any:
+    """Starts a cell from an eager function of PyTorch: see `blocknb.torch.from_torch`. It is `blocknb.kernel.from_torch`."""
+    return exporter.call("from_torch", function, *example)

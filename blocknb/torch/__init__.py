@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from blocknb.torch.inductor.edited import replace_kernel as replace_kernel
     from blocknb.torch.inductor.edited import replaced as replaced
     from blocknb.torch.inductor.edited import restore as restore
+    from blocknb.torch.inductor.from_torch import from_torch as from_torch
     from blocknb.torch.inductor.launched import kernels as kernels
     from blocknb.torch.inductor.launched import recorded as recorded
     from blocknb.torch.nn.replacement import replace as replace
@@ -29,6 +30,7 @@ _ORIGINS = {
     "backend": ("inductor.backend", "backend"),
     "kernels": ("inductor.launched", "kernels"),
     "recorded": ("inductor.launched", "recorded"),
+    "from_torch": ("inductor.from_torch", "from_torch"),
     "replace_kernel": ("inductor.edited", "replace_kernel"),
     "replaced": ("inductor.edited", "replaced"),
     "restore": ("inductor.edited", "restore"),

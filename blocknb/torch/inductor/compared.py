@@ -113,7 +113,7 @@ def difference(
 
 def _output(name: str, old: Any, new: Any, wide: Any) -> OutputDifference | None:
     """Compares the tensor, and then the rest of its storage, where both must leave the same bits."""
-    wrong = _wrong(old, new, wide)
+    wrong = wrong_elements(old, new, wide)
     if wrong.any():
         at = tuple(wrong.nonzero()[0].tolist())
         expected = old if wide is None or not _usable(old, wide) else wide
@@ -145,8 +145,8 @@ def _usable(old: Any, wide: Any) -> bool:
     return bool(same.all())
 
 
-def _wrong(old: Any, new: Any, wide: Any) -> Any:
-    """A mask of the elements that differ."""
+def wrong_elements(old: Any, new: Any, wide: Any) -> Any:
+    """A mask of the elements of `new` that differ from `old`, by the tolerance of its type, or twice the error of `old` against `wide`."""
     if not old.is_floating_point():
         return old != new
     reference, allowed = old.double(), 0.0

@@ -162,12 +162,14 @@ def _propagate(function: ast.FunctionDef) -> None:
     """Replaces a name that is only another name of a value: `x0 = xindex`."""
     stores = _stores(function)
     parameters = {argument.arg for argument in function.args.args}
-    for statement in function.body[:]:
-        match statement:
-            case ast.Assign([ast.Name(name)], ast.Name(other)):
-                if stores[name] == 1 and stores[other] == (other not in parameters) and name not in parameters:
-                    function.body.remove(statement)
-                    _Substitution({name: ast.Name(other, ast.Load())}).visit(function)
+    for block in list(_blocks(function)):
+        for statement in block[:]:
+            match statement:
+                case ast.Assign([ast.Name(name)], ast.Name(other)):
+                    once = stores[name] == 1 and stores[other] == (other not in parameters)
+                    if once and name not in parameters and len(block) > 1:
+                        block.remove(statement)
+                        _Substitution({name: ast.Name(other, ast.Load())}).visit(function)
 
 
 class _Constants(ast.NodeTransformer):
@@ -279,17 +281,19 @@ def _operation(value: ast.expr, names: Mapping[str, str]) -> str:
     return "value"
 
 
+def free_name(wanted: str, taken: set[str]) -> str:
+    """A name like the wanted one that is not taken, no keyword and no builtin; it is taken then."""
+    wanted = re.sub(r"\W|^_+", "", wanted) or "value"
+    reserved = hasattr(builtins, wanted) or keyword.iskeyword(wanted)
+    options = [wanted] * (not reserved) + [f"{wanted}_{i}" for i in range(1, len(taken) + 2)]
+    found = next(name for name in options if name not in taken)
+    taken.add(found)
+    return found
+
+
 def _renamed(function: ast.FunctionDef, names: dict[str, str]) -> ast.FunctionDef:
     stores = _stores(function)
     taken = {*_names(function, ast.Load), *stores, *(a.arg for a in function.args.args), *names.values()}
-
-    def free(wanted: str) -> str:
-        wanted = re.sub(r"\W|^_+", "", wanted) or "value"
-        reserved = wanted in taken or hasattr(builtins, wanted) or keyword.iskeyword(wanted)
-        options = [wanted] * (not reserved) + [f"{wanted}_{i}" for i in range(1, len(taken) + 2)]
-        found = next(name for name in options if name not in taken)
-        taken.add(found)
-        return found
 
     for node in _in_order(function.body):
         if not isinstance(node, ast.Assign):
@@ -298,7 +302,7 @@ def _renamed(function: ast.FunctionDef, names: dict[str, str]) -> ast.FunctionDe
             for part in target.elts if isinstance(target, ast.Tuple) else [target]:
                 if isinstance(part, ast.Name) and _TEMPORARY.match(part.id) and part.id not in names:
                     many = stores[part.id] > 1
-                    names[part.id] = free("accumulated" if many else _operation(node.value, names))
+                    names[part.id] = free_name("accumulated" if many else _operation(node.value, names), taken)
     return _Substitution({}, names).visit(function)
 
 

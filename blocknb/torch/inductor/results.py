@@ -114,7 +114,11 @@ def launcher(result: Any, autotuner: Any) -> Any:
     names = [name for name, _ in compiled.parameters]
     pointers = [isinstance(kind, Pointer) for _, kind in compiled.parameters]
     _, def_args, _ = result._get_arg_lists(fn.arg_names, heuristics.get_constexprs(fn))
-    start = starter(compiled, result.compile_meta.get("device") or 0)
+    try:
+        start = starter(compiled, result.compile_meta.get("device") or 0)
+    except KernelError as error:
+        error.generated_kernel = autotuner.inductor_meta.get("kernel_name")  # type: ignore[attr-defined]
+        raise
 
     def runner(x: int, y: int, z: int, stream: int, *values: Any) -> None:
         if not (x and y and z):
