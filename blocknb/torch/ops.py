@@ -309,7 +309,7 @@ def _function(
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [inspect.Parameter(n, kind, default=d) for n, d in op.parameters.items()]
     OperatorFunction.forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    OperatorFunction.saved_of = staticmethod(saved_of)  # type: ignore[attr-defined]
+    OperatorFunction.saved_of = staticmethod(saved_of)
     OperatorFunction.__name__ = OperatorFunction.__qualname__ = op.name.replace("::", "_")
     return OperatorFunction
 
