@@ -209,8 +209,12 @@ TILES = (
     {64: (64, 32, 4, 2), 128: (64, 64, 8, 2), 256: (64, 32, 8, 1)},
     {64: (32, 16, 8, 1), 128: (16, 16, 4, 1), 256: (16, 16, 8, 1)},
 )
+QUERY_TILES = (
+    {64: (64, 32, 4, 2), 128: (64, 32, 8, 1), 256: (16, 16, 8, 1)},
+    {64: (16, 16, 4, 1), 128: (16, 16, 4, 1), 256: (16, 16, 8, 1)},
+)
 KEY_TILES = (
-    {64: (32, 64, 8, 1), 128: (32, 64, 8, 1), 256: (16, 32, 8, 1)},
+    {64: (32, 64, 8, 1), 128: (32, 64, 8, 1), 256: (16, 16, 8, 1)},
     {64: (16, 32, 8, 1), 128: (16, 16, 4, 1), 256: (16, 16, 8, 1)},
 )
 WIDEST_TF32 = 64  # elements of a head; products of wider ones in TF32 spill registers
@@ -289,16 +293,15 @@ def masked_attention_backward(
         for array in (dq, dk, dv):
             array[...] = 0
         return dq, dk, dv
-    tile = _tile(q, found)
     deltas = empty(q, (found.batch, found.heads, found.queries), dtype_name(logsumexp))
     deltas_kernel[(blocknb.cdiv(found.queries, SOME_ROWS), found.heads, found.batch)](
         out, dout, deltas, *found.steps(out, dout), found.queries, found.width, ROWS=SOME_ROWS, WIDTH=found.block
     )
-    of_keys = _tile(q, found, KEY_TILES)
+    of_keys, of_queries = _tile(q, found, KEY_TILES), _tile(q, found, QUERY_TILES)
     masked_key_gradients_kernel[
         (blocknb.cdiv(found.keys, of_keys["COLUMNS"]), found.heads // found.group, found.batch)
     ](q, k, v, dout, dk, dv, logsumexp, deltas, *found.steps(q, k, v, dout, dk, dv), *shared, **constants, **of_keys)
-    masked_query_gradients_kernel[(blocknb.cdiv(found.queries, tile["ROWS"]), found.heads, found.batch)](
-        q, k, v, dout, dq, logsumexp, deltas, *found.steps(q, k, v, dout, dq), *shared, **constants, **tile
+    masked_query_gradients_kernel[(blocknb.cdiv(found.queries, of_queries["ROWS"]), found.heads, found.batch)](
+        q, k, v, dout, dq, logsumexp, deltas, *found.steps(q, k, v, dout, dq), *shared, **constants, **of_queries
     )
     return dq, dk, dv

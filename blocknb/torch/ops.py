@@ -167,8 +167,14 @@ class TorchOp:
         return found
 
     def differentiable(self, *args: Any) -> Any:
-        if not _inside.function and torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
-            return self._differentiable(*args)
+        if not _inside.function:
+            if torch.autograd.forward_ad._current_level >= 0 and not self.mutates:
+                if torch._C._are_functorch_transforms_active():
+                    message = f"torch.func has no forward mode for {self.overload}, which the dispatcher calls"
+                    raise OperatorError(message, caller(), "call the function that @torch_op decorates")
+                return self._differentiable(*args)
+            if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
+                return self._differentiable(*args)
         return None
 
     def _differentiable(self, *args: Any) -> Any:
@@ -289,7 +295,7 @@ def _function(
         return saved_type(*by_name, tuple([by_place.get(i) for i in range(ctx.counts[1])]), needs)
 
     def eager(args: tuple[Any, ...]) -> Any:
-        if torch._C._are_functorch_transforms_active():
+        if torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0:
             return _inside_function(overload, args)
         return op.run(*args) if _ordinary(args) else overload(*args)  # without the dispatcher, as without a gradient
 
@@ -319,7 +325,7 @@ def _function(
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [inspect.Parameter(n, kind, default=d) for n, d in op.parameters.items()]
     OperatorFunction.forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    OperatorFunction.saved_of = staticmethod(saved_of)  # type: ignore[attr-defined]
+    OperatorFunction.saved_of = staticmethod(saved_of)
     OperatorFunction.__name__ = OperatorFunction.__qualname__ = op.name.replace("::", "_")
     OperatorFunction._backward_cls.__name__ = f"{OperatorFunction.__name__}Backward"  # torch's errors show it
     return OperatorFunction

@@ -87,7 +87,7 @@ def forward_function(base: Any, names: Sequence[str], saved_of: Callable[..., An
     """The autograd.Function `base`, which keeps all tensors, with forward mode. Dynamo refuses a Function with `jvp`, so it has one
     without."""
 
-    class ForwardFunction(base):  # type: ignore[misc]
+    class ForwardFunction(base):
         generate_vmap_rule = True
 
         @staticmethod

@@ -116,6 +116,7 @@ def inputs(case: Case, dtype: Any = torch.float64) -> list[Tensor]:
     return [random(*shape, dtype=dtype) for shape in case.shapes]
 
 
+@pytest.mark.sampled(2)
 @by_case
 def test_gradients_pass_gradcheck_in_float64_and_values_are_exact(case: Case) -> None:
     given = inputs(case)

@@ -38,7 +38,14 @@ def test_forward_mode_is_derived_from_a_gradient_that_has_gradients() -> None:
     torch.testing.assert_close(torch.func.hessian(ours)(x), torch.func.hessian(exact)(x))  # forward over reverse
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(x, t)
-        torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(cube(dual)).tangent, 3 * x * x * t)
+        for call in (cube, cube.overload):
+            torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(call(dual)).tangent, 3 * x * x * t)
+
+
+def test_the_overload_below_torch_func_is_an_error_and_not_a_lost_tangent() -> None:
+    x = random(3)
+    with pytest.raises(OperatorError, match=r"no forward mode for ops_test.cube(.|\n)*call the function"):
+        torch.func.jvp(cube.overload, (x,), (torch.ones(3),))
 
 
 def test_gradcheck_of_forward_mode_passes_in_float64() -> None:

@@ -82,5 +82,6 @@ def linear_dpo_loss(
             raise ValueError("linear_dpo_loss: `ref_x` needs `ref_weight`")
         with torch.no_grad():
             reference = linear_logps(ref_x, ref_weight, target, ref_bias, **options)  # type: ignore[arg-type]
-    losses, chosen, rejected = dpo_loss(*policy.chunk(2), *reference.chunk(2), beta, label_smoothing, loss_type)
+    (good, bad), (ref_good, ref_bad) = policy.chunk(2), reference.chunk(2)
+    losses, chosen, rejected = dpo_loss(good, bad, ref_good, ref_bad, beta, label_smoothing, loss_type)
     return losses.mean(), chosen, rejected
