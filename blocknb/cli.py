@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from collections.abc import Callable, Sequence
 
 
@@ -26,10 +27,19 @@ def bench(options: argparse.Namespace) -> int:
     (matrix products), `attention`, `launch`, `compile`, `ceilings` and `scaling`. Without a name, everything is measured but `zoo`."""
     from blocknb.bench.command import listing, run
     from blocknb.bench.suite.runner import BenchOptions
+    from blocknb.bench.visible_gpu import select
 
     if options.list:
         print(listing())
         return 0
+    if options.client and options.device.isdecimal():
+        print("--client takes --device cpu or gpu: each worker has GPUs of its own", file=sys.stderr)
+        return 2
+    try:
+        options.device = select(options.device)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
     chosen = {field.name: getattr(options, field.name) for field in dataclasses.fields(BenchOptions)}
     if options.client:
         from blocknb.bench import cluster
@@ -39,6 +49,8 @@ def bench(options: argparse.Namespace) -> int:
 
 
 def _bench_arguments(command: argparse.ArgumentParser) -> None:
+    from blocknb.bench.visible_gpu import device
+
     def listed(kind: Callable[[str], object]) -> Callable[[str], tuple]:
         return lambda text: tuple(kind(part) for part in text.split(",") if part)
 
@@ -65,7 +77,7 @@ def _bench_arguments(command: argparse.ArgumentParser) -> None:
     add("--list", action="store_true", help="list the benchmarks, and measure nothing")
     add("--json", default="", metavar="FILE", help="also write the results to this file")
     add("--client", default="", metavar="ADDRESS", help="measure on each kind of device of this Dask cluster")
-    add("--device", choices=("cpu", "gpu"), default="", help="where kernels run (the GPU if there is one)")
+    add("--device", type=device, default="", help="where kernels run: cpu, gpu, or the number of a GPU (the first GPU)")
     add_list("--threads", count, "N,...", "numbers of threads on a CPU (one, and all)")
     add_list("--peers", str, "NAME,...", "measure only these: copy, torch, torch.compile, Triton, CuPy...")
     add_list("--shapes", shape, "MxN,...", "shapes instead of the benchmark's own: 4096x1024,2^26")

@@ -37,7 +37,7 @@ from blocknb.tune.fast_choice import FastChoice, FastChoices
 from blocknb.tune.in_place import updates
 from blocknb.tune.pruning import AutotunerError, Pruning
 from blocknb.tune.race import QUANTILES, REFUSALS, ROUNDS, Entrant, Race, stopwatch
-from blocknb.tune.searches import REP, WARMUP, Measuring, OnCluster, Searches, SharedTrials
+from blocknb.tune.searches import REP, WARMUP, Measuring, Searches, SharedTrials
 from blocknb.tune.tuning import Tuning
 from blocknb.tune.wrapper import Wrapper
 
@@ -84,7 +84,7 @@ class Autotuner(Wrapper):
         self.best_config: Config | None = None
         self.tuning: Tuning | None = None
         self.nargs: dict[str, Any] = {}
-        self.cache_results, self.cluster = cache_results, OnCluster(client)
+        self.cache_results = cache_results
         self.arrays = ArrayState(reset_to_zero, restore_value)
         self.user_defined_pre_hook, self.user_defined_post_hook = pre_hook is not None, post_hook is not None
         self.pre_hook: Hook = pre_hook or self.arrays.prepare
@@ -92,12 +92,12 @@ class Autotuner(Wrapper):
         self.pruning = Pruning(prune_configs_by)
         warmup, rep = WARMUP if warmup is None else warmup, REP if rep is None else rep
         self.measuring = Measuring(warmup, rep, use_cuda_graph, do_bench)
-        self._searches = Searches()
+        self._searches = Searches(client)
         self._searches.choices = FastChoices(arg_names, self.keys)
 
     def pickled_state(self) -> dict[str, Any]:
         """The attributes that travel to another process: all but running searches and the client of a cluster."""
-        state = {**super().pickled_state(), "cluster": OnCluster(None)}
+        state = super().pickled_state()
         del state["_searches"]
         return state
 
@@ -114,7 +114,7 @@ class Autotuner(Wrapper):
     @property
     def tunings(self) -> dict[str, Tuning]:
         """The tables of the last tuning on a cluster, by kind of device."""
-        return self.cluster.tunings
+        return self._searches.tunings
 
     @property
     def bench_time(self) -> float:
@@ -231,7 +231,7 @@ class Autotuner(Wrapper):
     # ---- choosing ----
 
     def tuning_key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The values of the arguments that `key` names, then the dtypes of all arrays."""
+        """The values of the arguments that `key` names, the dtypes of all arrays, and the device if it is not the machine's first GPU."""
         named = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
         given = {name: value for name, value in named.items() if name in self.arg_names}
         values = [given[name] for name in self.keys if name in given]
@@ -242,6 +242,7 @@ class Autotuner(Wrapper):
         return (
             *values,
             *(_dtype_name(value.dtype) for value in store.elements(given.values()) if hasattr(value, "dtype")),
+            *store.other_device(self.arg_names, args, kwargs),
         )
 
     def _best(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Config:
@@ -259,8 +260,8 @@ class Autotuner(Wrapper):
         of device of the cluster. The Tuning of this machine's kind is the choice for launches here.
         """
         self.nargs, kwargs = dict(zip(self.arg_names, args, strict=False)), {**kwargs, "grid": grid}
-        with self._searches.lock, self.cluster.using(client):
-            return self._tune(self.tuning_key(args, kwargs), args, kwargs, look=self.cluster.client is None)
+        with self._searches.using(client):
+            return self._tune(self.tuning_key(args, kwargs), args, kwargs, look=self._searches.client is None)
 
     def store_place(
         self, key: tuple[Any, ...], configs: Sequence[Config], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -314,12 +315,12 @@ class Autotuner(Wrapper):
         race = self._searches.races.setdefault(key, Race(self.__name__))
         try:
             with unobserved(), stopwatch(race):
-                if self.cluster.client is None:
+                if self._searches.client is None:
                     self.race_here(race, shared.tried, args, kwargs)
                 else:
                     from blocknb.tune import cluster
 
-                    self.cluster.tunings = cluster.tuned(self, race, shared, args, kwargs, key)
+                    self._searches.tunings = cluster.tuned(self._searches.client, self, race, shared, args, kwargs)
         except KeyboardInterrupt:
             self._publish(replace(shared.tuning(race), best=None))
             raise

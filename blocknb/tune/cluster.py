@@ -38,9 +38,9 @@ PATIENCE = 300.0  # seconds without any worker before the search fails; a cluste
 
 
 def tuned(
-    tuner: Any, race: Race, shared: SharedTrials, args: tuple[Any, ...], kwargs: dict[str, Any], key: tuple[Any, ...]
+    client: Any, tuner: Any, race: Race, shared: SharedTrials, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Tuning]:
-    """Tunes on the cluster of the tuner. Returns a Tuning by kind of device.
+    """Tunes on the cluster of a client. Returns a Tuning by kind of device.
 
     The results for the kind that a launch of these arguments runs on go into `race`. If the cluster has no such device, a warning names
     the kind that takes its place. Raises AutotunerError without workers or cloudpickle, and the errors of launches.
@@ -50,8 +50,8 @@ def tuned(
     except ImportError:
         raise AutotunerError("tuning on a cluster needs cloudpickle", hint='pip install "blocknb[dask]"') from None
 
-    data = cloudpickle.dumps((tuner, shared.configs, args, {n: v for n, v in kwargs.items() if n != "warmup"}, key))
-    search = ClusterSearch(tuner.cluster.client, tuner.__name__, shared, data, race.kinds)
+    data = cloudpickle.dumps((tuner, shared.configs, args, {n: v for n, v in kwargs.items() if n != "warmup"}))
+    search = ClusterSearch(client, tuner.__name__, shared, data, race.kinds)
     here = store.device_kind(store.gpu_of(tuner.arg_names, args, kwargs))
     begin = time.perf_counter()
     try:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from blocknb.runtime import machine
+from blocknb.tune import store
 from blocknb.tune.config import Config
 
 _MOST = 256  # calls that are kept, for each way of calling
@@ -26,10 +28,14 @@ class FastChoice:
 
 @dataclass(frozen=True)
 class CallForm:
-    """A form of call: the places of the values in the tuning key and of the arrays, and the choices by these values and dtypes."""
+    """A form of call: the places of the values in the tuning key, of the arrays, and of one array that tells the device.
+
+    `calls` are the choices by these values, dtypes and device. No array tells the device if their type does.
+    """
 
     keys: list[int]
     arrays: list[int]
+    device: list[int]
     calls: dict[tuple[Any, ...], FastChoice] = field(default_factory=dict)
 
 
@@ -50,7 +56,13 @@ class FastChoices:
         if form is None:
             return None
         try:
-            return form.calls.get((*[given[i] for i in form.keys], *[given[i].dtype for i in form.arrays]))
+            return form.calls.get(
+                (
+                    *[given[i] for i in form.keys],
+                    *[given[i].dtype for i in form.arrays],
+                    *[given[i].device for i in form.device],
+                )
+            )
         except TypeError:  # a value that cannot be a key, which the autotuner reports
             return None
 
@@ -64,8 +76,17 @@ class FastChoices:
             CallForm(
                 [names.index(name) for name in self.keys if name in names],
                 [i for i, value in enumerate(given) if hasattr(value, "dtype")],
+                [i for i, value in enumerate(given) if _tells_device(value)][:1],
             ),
         )
         if len(form.calls) >= _MOST:
             form.calls.clear()
-        form.calls[*[given[i] for i in form.keys], *[given[i].dtype for i in form.arrays]] = choice
+        place = (*[given[i].dtype for i in form.arrays], *[given[i].device for i in form.device])
+        form.calls[*[given[i] for i in form.keys], *place] = choice
+
+
+def _tells_device(value: Any) -> bool:
+    """Whether arrays of this type lie on devices of several kinds: a torch tensor, or any on a machine with several models."""
+    return hasattr(value, "is_cuda") or (
+        hasattr(value, "dtype") and hasattr(value, "device") and machine.has_gpu() and store.several_models()
+    )

@@ -29,7 +29,7 @@ _measuring = threading.Lock()
 
 @dataclass(frozen=True)
 class Parcel:
-    """A search in pickled form: (tuner, configurations, args, kwargs, the tuning key)."""
+    """A search in pickled form: (tuner, configurations, args, kwargs)."""
 
     data: bytes
 
@@ -77,7 +77,7 @@ class WorkerSearch:
     def __init__(self, parcel: Parcel):
         import cloudpickle
 
-        self.tuner, self.configs, self.args, self.kwargs, self.key = cloudpickle.loads(parcel.data)
+        self.tuner, self.configs, self.args, self.kwargs = cloudpickle.loads(parcel.data)
         self.bound, self.stopped = math.inf, False
 
     @property
@@ -86,7 +86,8 @@ class WorkerSearch:
 
     def place(self, configs: Sequence[Config]) -> store.StorePlace | None:
         """The entry of the disk cache for this kind of device."""
-        return self.tuner.store_place(self.key, configs, self.args, self.kwargs)
+        key = self.tuner.tuning_key(self.args, self.kwargs)
+        return self.tuner.store_place(key, configs, self.args, self.kwargs)
 
     def measured(self, numbers: Sequence[int], final: bool) -> list[Measurement]:
         """Races some configurations. Nothing is returned after a stop."""

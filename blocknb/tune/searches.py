@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from blocknb import forks
@@ -26,23 +26,6 @@ class Measuring:
     rep: float = REP
     use_cuda_graph: bool = False
     do_bench: Callable[..., Any] | None = None
-
-
-@dataclass
-class OnCluster:
-    """The client of a Dask cluster or None, and the tables of the last tuning there, by kind of device."""
-
-    client: Any
-    tunings: dict[str, Tuning] = field(default_factory=dict)
-
-    @contextlib.contextmanager
-    def using(self, client: Any) -> Iterator[None]:
-        """Uses another client for some time, unless it is None."""
-        before, self.client = self.client, client or self.client
-        try:
-            yield
-        finally:
-            self.client = before
 
 
 class SharedTrials:
@@ -83,12 +66,24 @@ class SharedTrials:
 
 class Searches:
     """The searches of an autotuner: a lock, races by tuning key, the error of the last configuration that could not run, whether the user
-    was warned of arrays that trials update, and the choices for launches that are repeated."""
+    was warned of arrays that trials update, and the choices for launches that are repeated. `client` is that of a Dask cluster or None, and
+    `tunings` are the tables of the last tuning there, by kind of device."""
 
-    def __init__(self) -> None:
+    def __init__(self, client: Any = None) -> None:
+        self.client, self.tunings = client, dict[str, Tuning]()
         self.races: dict[tuple[Any, ...], Race] = {}
         self.refused: KernelError | None = None
         self.warned = False
         self.choices = FastChoices((), ())
         self.lock = threading.RLock()
         forks.renewed(self, lock=threading.RLock)
+
+    @contextlib.contextmanager
+    def using(self, client: Any) -> Iterator[None]:
+        """Holds the lock, and uses another client for some time, unless it is None."""
+        with self.lock:
+            before, self.client = self.client, client or self.client
+            try:
+                yield
+            finally:
+                self.client = before

@@ -9,6 +9,7 @@ that it cannot read, and the kernel is tuned again.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -152,6 +153,24 @@ def device_kind(gpu: int | None) -> str:
 
     model = cupy.cuda.runtime.getDeviceProperties(gpu)["name"].decode()
     return f"{model} (GPU)" if "GPU" not in model else model
+
+
+def other_device(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a tuning key says of the device: nothing for the first GPU's model, and on a machine without a GPU; else the kind."""
+    if not machine.has_gpu():
+        return ()
+    gpu = gpu_of(names, args, kwargs)
+    if gpu is None:
+        return ("cpu",)
+    return (device_kind(gpu),) if several_models() and device_kind(gpu) != device_kind(0) else ()
+
+
+@functools.cache
+def several_models() -> bool:
+    """Whether this machine has GPUs of several models."""
+    import cupy
+
+    return len({device_kind(number) for number in range(cupy.cuda.runtime.getDeviceCount())}) > 1
 
 
 def unique_name(gpu: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from blocknb.bench import command, plan_check
 from blocknb.bench.suite import launching, runner
 from blocknb.bench.suite.definition import BenchmarkCase
 from blocknb.bench.suite.runner import BenchOptions
+from blocknb.bench.visible_gpu import select
 from blocknb.cli import main
 
 
@@ -78,6 +80,19 @@ def test_a_gpu_that_is_not_there_is_an_error_and_the_others_run(
     assert main(["bench", "softmax", "launch", "scaling", "--device", "gpu"]) == 1
     said = capsys.readouterr().err
     assert "kernels: CuPy found no GPU" in said and "launch: CuPy found no GPU" in said
+
+
+def test_a_number_makes_one_gpu_the_only_visible_one(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert [select(text) for text in ("", "cpu", "gpu")] == ["", "cpu", "gpu"]
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    assert select("1") == "gpu" and os.environ["CUDA_VISIBLE_DEVICES"] == "1"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-7")
+    assert select("1") == "gpu" and os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-7"
+    assert main(["bench", "add", "--device", "3"]) == 2
+    assert "--device 3: CUDA_VISIBLE_DEVICES=GPU-7 has GPUs 0 to 0" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["bench", "add", "--device", "tpu"])
 
 
 def test_a_benchmark_that_breaks_is_told_in_full_and_what_the_others_found_is_written(
