@@ -34,6 +34,7 @@ MOST = 16  # configurations of a task: a killed worker loses at most so many
 SHARE = 4  # tasks per worker, so that fast and slow workers end together
 LOOKS = 0.5  # seconds between two looks at the list of workers
 TOLD = 0.9  # workers hear of a better median if it is better by so much
+KEEPING = 10.0  # seconds in which workers write the choice
 PATIENCE = 300.0  # seconds without any worker before the search fails; a cluster may queue new ones
 
 
@@ -135,7 +136,7 @@ class ClusterSearch:
                 self._look()
 
     def keep(self, tunings: Mapping[str, Tuning]) -> None:
-        """Writes each choice once into every cache folder of the workers."""
+        """Writes each choice once into every cache folder of the workers. A worker that dies meanwhile has none."""
         folders = {(m.opened.folder, m.opened.kind): m for m in self.members.values() if m.opened is not None}
         tasks = [
             self.client.submit(
@@ -144,7 +145,9 @@ class ClusterSearch:
             for (folder, kind), member in folders.items()
             if folder and kind in tunings
         ]
-        self.client.gather(tasks, errors="skip")
+        end = time.monotonic() + KEEPING
+        while time.monotonic() < end and not all(task.done() for task in tasks):
+            time.sleep(0.01)
 
     def close(self) -> None:
         """Frees the arguments of the search on the workers, and ends what still runs."""
@@ -197,9 +200,7 @@ class ClusterSearch:
         member.future, member.numbers = None, ()
 
     def _submit(self, member: Member, task: Callable[..., Any], *args: Any) -> None:
-        if (
-            self.sent is None
-        ):  # the scheduler has the parcel, and brings it to each worker once, also after all have died
+        if self.sent is None:  # the scheduler keeps it, and brings it to each worker once, also after all have died
             self.sent = self.client.submit(Parcel, self.data, key=f"tuning-{uuid.uuid4().hex}")
         uses = {"GPU": 1} if member.opened and "GPU" in member.opened.resources else None
         member.future = self.client.submit(

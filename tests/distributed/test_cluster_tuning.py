@@ -119,9 +119,13 @@ def test_an_interrupt_keeps_the_results_and_the_next_search_continues(client, tm
     assert all(measured(log)[block] == before[block] for block in done if abs(block - 21) > FINALISTS)
 
 
-def kill_one(cluster: Any) -> None:
-    """Kills the process of a random worker. Its nanny starts another."""
-    os.kill(random.choice([nanny.pid for nanny in cluster.workers.values() if nanny.pid]), signal.SIGKILL)
+def kill_one(cluster: Any, client: Any, least: int = 1) -> bool:
+    """Kills the process of a random worker, if at least so many run. Its nanny starts another, but gives up one that has not begun."""
+    there = client.nthreads()
+    running = [nanny.pid for nanny in cluster.workers.values() if nanny.pid and nanny.worker_address in there]
+    if len(running) >= least:
+        os.kill(random.choice(running), signal.SIGKILL)
+    return len(running) >= least
 
 
 def test_after_the_death_of_a_worker_another_measures_its_configurations(
@@ -129,7 +133,7 @@ def test_after_the_death_of_a_worker_another_measures_its_configurations(
 ) -> None:
     log = tmp_path / "log"
     tuner = fake_tuner(60, log)
-    with shown(monkeypatch, 12, lambda: kill_one(cluster)) as texts:
+    with shown(monkeypatch, 12, lambda: kill_one(cluster, client)) as texts:
         check(tune(tuner, client), 60)
     assert len(texts) == 61, "a configuration whose worker died counts once"
     assert sum(measured(log).values()) <= 60 + FINALISTS + cluster_tuning.MOST
@@ -145,8 +149,7 @@ def test_twenty_deaths_lose_and_repeat_no_configuration(tmp_path, monkeypatch) -
 
         def kill() -> None:
             while len(deaths) < 20 and not ended.wait(random_numbers.uniform(0.5, 2)):
-                if len(client.nthreads()) > 1:
-                    kill_one(made)
+                if kill_one(made, client, 2 if len(deaths) % 5 else 1):  # now and then the only one
                     deaths.append(time.monotonic())
 
         killer = threading.Thread(target=kill)
