@@ -41,7 +41,8 @@ class BlockCall:
         if 0 in shape:
             return (cuda.cupy() if _on_gpu(blocks) else np).empty(shape, self.dtype)
         if _on_gpu(blocks):
-            return self._in_place(cuda.cupy(), [list(blocks)], shape, zero=False)
+            with _device_of(blocks):
+                return self._in_place(cuda.cupy(), [list(blocks)], shape, zero=False)
         given = [host_block(block) for block in blocks]
         if self.device == "cuda":
             return streamer(current_gpu(), self.limit).run(self.wrapper, given, shape, self.dtype)
@@ -50,7 +51,8 @@ class BlockCall:
     def sum_of(self, terms: Sequence[Sequence[Any]], shape: tuple[int, ...]) -> Any:
         """Runs the wrapper on the blocks of each term, in order, on one result that starts as zeros."""
         if terms and _on_gpu(terms[0]):
-            return self._in_place(cuda.cupy(), terms, shape, zero=True)
+            with _device_of(terms[0]):
+                return self._in_place(cuda.cupy(), terms, shape, zero=True)
         given = [[host_block(block) for block in term] for term in terms]
         if self.device == "cuda":
             return streamer(current_gpu(), self.limit).accumulate(self.wrapper, given, shape, self.dtype)
@@ -96,6 +98,11 @@ def host_block(block: Any) -> Any:
 
 def _on_gpu(blocks: Sequence[Any]) -> bool:
     return any(hasattr(block, "__cuda_array_interface__") for block in blocks)
+
+
+def _device_of(blocks: Sequence[Any]) -> Any:
+    """The GPU of the first block that is on one, as a context: a process may have several."""
+    return next(block for block in blocks if hasattr(block, "__cuda_array_interface__")).device
 
 
 def current_gpu() -> int:

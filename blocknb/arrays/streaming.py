@@ -40,7 +40,7 @@ class StreamingDevice(Protocol):
         """Makes the stream wait for the event."""
 
     def synchronize(self, stream: Any) -> None:
-        """Waits for the end of the stream. Raises the error of a kernel that failed."""
+        """Waits for the end of the stream, or for an event. Raises the error of a kernel that failed."""
 
     def milliseconds(self, first: Any, second: Any) -> float:
         """The time between two events that have happened."""
@@ -93,7 +93,9 @@ class Streamer:
             given = self._copied_in(pair, blocks)
             out = device.empty(shape, dtype, pair.kernels)
             self._launch(pair, wrapper, [*given, out])
-            return self._copied_out(pair, out, shape, dtype)
+            found = self._copied_out(pair, out, shape, dtype)
+            del given, out  # before another task may hold their bytes
+            return found
 
     def accumulate(
         self, wrapper: Wrapper, terms: Sequence[Sequence[np.ndarray]], shape: tuple[int, ...], dtype: Any
@@ -111,11 +113,15 @@ class Streamer:
             for term in terms:
                 if len(buffers) == 2:
                     device.wait(pair.copies, done[-2])
-                    del buffers[0]
+                    device.synchronize(done[-2])  # its pinned memory can be used again
+                    del buffers[0], pair.staged[: len(term)]
                 buffers.append(self._copied_in(pair, term))
                 self._launch(pair, wrapper, [*buffers[-1], out])
                 done.append(pair.kernel_spans[-1][1])
-            return self._copied_out(pair, out, shape, dtype)
+            found = self._copied_out(pair, out, shape, dtype)
+            buffers.clear()
+            del out
+            return found
 
     @contextlib.contextmanager
     def _pair(self) -> Iterator[StreamPair]:

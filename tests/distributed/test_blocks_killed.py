@@ -35,7 +35,11 @@ def graph(x: np.ndarray) -> da.Array:
 
 @pytest.fixture(scope="module")
 def cluster():
-    settings = {"distributed.scheduler.allowed-failures": 100, "distributed.deploy.lost-worker-timeout": "120s"}
+    settings = {
+        "distributed.scheduler.allowed-failures": 100,
+        "distributed.deploy.lost-worker-timeout": "120s",
+        "distributed.worker.multiprocessing-method": "forkserver",  # a worker starts again in a tenth of the time
+    }
     options = {"processes": True, "dashboard_address": None, "memory_limit": 0}
     with (
         dask.config.set(settings),

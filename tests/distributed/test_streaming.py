@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -111,6 +112,26 @@ def test_a_sum_holds_two_terms_and_its_result() -> None:
         assert copies[2 * k].begin >= kernels[k - 2].end, "a buffer was used again while a kernel read it"
     with pytest.raises(LaunchError, match="more than the limit"):
         Streamer(device, 5 * size - 1).accumulate(adding(device), terms, (N,), F8)
+
+
+def test_a_sum_keeps_the_pinned_memory_of_two_terms() -> None:
+    device, alive, most = PretendDevice(), [0], [0]
+    pinned = device.pinned
+
+    def freed() -> None:
+        alive[0] -= 1
+
+    def counted(shape, dtype):
+        found = pinned(shape, dtype)
+        weakref.finalize(found, freed)
+        alive[0] += 1
+        most[0] = max(most[0], alive[0])
+        return found
+
+    device.pinned = counted  # type: ignore[method-assign]
+    terms = [(np.ones(N), np.ones(N)) for _ in range(10)]
+    Streamer(device, None).accumulate(adding(device), terms, (N,), F8)
+    assert most[0] == 5  # and the result
 
 
 def test_a_sum_without_terms_is_zero() -> None:
