@@ -90,7 +90,7 @@ def _size(text: str, symbols: Mapping[str, int]) -> int:
     """The value of a size that may have symbols."""
     if text.lstrip("-").isdigit() or text in symbols:
         return int(symbols.get(text, text))
-    import sympy  # type: ignore[import-untyped]
+    import sympy
     from torch.utils._sympy.functions import FloorDiv, Mod, ModularIndexing
 
     names = {
