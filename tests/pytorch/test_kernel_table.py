@@ -145,6 +145,13 @@ def test_a_saved_table_is_one_file(found, tmp_path):
         found.save(3)
 
 
+def test_a_function_without_generated_kernels_warns_and_eager_is_a_function():
+    with pytest.warns(UserWarning, match="no kernel of blocknb was launched"):
+        assert len(blocknb.torch.kernels(torch.exp, torch.ones(3))) == 0
+    with pytest.raises(LaunchError, match="eager is a bool, not a function"):
+        blocknb.torch.kernels(torch.exp, torch.ones(3), eager=True)
+
+
 def test_a_cell_shows_the_kernels_that_it_launched():
     shell = InteractiveShell(colors="nocolor")
     blocknb.load_ipython_extension(shell)

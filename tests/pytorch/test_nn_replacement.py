@@ -120,6 +120,18 @@ def test_replace_as_a_context_manager_and_with_only_some_classes() -> None:
     assert model.norms[1] is original
 
 
+def test_a_second_time_and_a_model_that_is_one_layer_replace_nothing() -> None:
+    model = ToyBlock()
+    assert len(replace(model)) == 4
+    assert len(replace(model)) == 0
+    assert "the model itself" in repr(replace(LlamaRMSNorm(8)))
+
+
+def test_a_class_without_a_replacement_is_an_error() -> None:
+    with pytest.raises(ReplacementError, match="no layer of blocknb replaces LammaMLP; it replaces .*LlamaMLP"):
+        replace(ToyBlock(), only=["LammaMLP"])
+
+
 def test_a_replacement_that_computes_other_values_is_refused_and_the_model_stays_as_it_is() -> None:
     class Shifted(LlamaRMSNorm):
         def forward(self, x: Tensor) -> Tensor:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, overload
 
+from blocknb.errors import LaunchError
 from blocknb.profile.timing import Timings
 from blocknb.runtime import exporter
 from blocknb.runtime.compile import Compiled
@@ -281,14 +283,22 @@ def kernels(
 
     The function is a model compiled with `backend="blocknb"`, or any function that runs one, such as a training step. Each kernel is
     measured on copies of what it writes, so the second run takes longer. With `eager`, a function for the same arguments, both are also
-    timed as whole steps in turns: they run up to 23 times more. The operators of the eager step are counted.
+    timed as whole steps in turns: they run up to 23 times more. The operators of the eager step are counted. Warns if no kernel was
+    launched. Raises LaunchError for an `eager` that is no function.
     """
     if function is None:
         return GeneratedKernels(_compiled)
+    if eager is not None and not callable(eager):
+        raise LaunchError(
+            f"eager is a {type(eager).__name__}, not a function",
+            hint="pass the model before torch.compile: eager=model",
+        )
     function(*args, **kwargs)
     with recorded() as record:
         function(*args, **kwargs)
     found = record.kernels
+    if not found:
+        warnings.warn('no kernel of blocknb was launched: is it compiled with backend="blocknb"?', stacklevel=2)
     if eager is not None:
         steps = {"compiled": lambda: function(*args, **kwargs), "eager": lambda: eager(*args, **kwargs)}
         found.eager = eager_operators(steps["eager"])

@@ -82,13 +82,23 @@ def replace(
 
     With `inputs` and `keywords`, `model(*inputs, **keywords)` runs once without gradients, and each replacement is compared with its
     original on the tensors that arrive there. `only` lists the names of the classes to replace ("LlamaRMSNorm"). `tolerance` replaces the
-    limits by dtype. Raises ReplacementError, with the model unchanged, if a replacement differs by more.
+    limits by dtype. Raises ReplacementError, with the model unchanged, if a replacement differs by more, and for names in `only` without a
+    replacement.
     """
+    if unknown := [name for name in only or () if name not in _MAKERS]:
+        raise ReplacementError(
+            f"no layer of blocknb replaces {', '.join(unknown)}; it replaces {', '.join(sorted(_MAKERS))}"
+        )
     found = Replacements(model)
     planned: dict[str, tuple[Any, Any]] = {}
     for path, module in model.named_modules():
         maker = _MAKERS.get(type(module).__name__)
-        if not path or maker is None or (only is not None and type(module).__name__ not in only):
+        if maker is None or type(module).__module__.startswith("blocknb."):
+            continue
+        if only is not None and type(module).__name__ not in only:
+            continue
+        if not path:
+            found.skipped["(the model itself)"] = "only modules below the model are replaced"
             continue
         made = maker(module)
         if made is None:
