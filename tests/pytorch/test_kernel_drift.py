@@ -48,6 +48,7 @@ def test_fusion_in_half_precision_rounds_once():
     assert drifts_of(lambda x: x + 1, x)[0].better is None
 
 
+@pytest.mark.full
 def test_what_cannot_be_compared_says_why():
     torch.manual_seed(0)
     x = torch.randn(16, 40)
@@ -99,6 +100,7 @@ def test_every_output_of_a_model_drifts_little_or_has_a_reason(name, dynamic):
         assert row.error <= 20 * row.eager_error + 1e-6, row
 
 
+@pytest.mark.full
 def test_a_kernel_without_a_launch_has_no_drift():
     f = torch.compile(lambda x: x.sinh() - 4, backend=blocknb.torch.backend)
     f(torch.ones(30))
