@@ -219,7 +219,6 @@ KEY_TILES = (
 )
 WIDEST_TF32 = 64  # elements of a head; products of wider ones in TF32 spill registers
 HOST = (64, 64, 4, 1)
-OPTIONS = ("shift", "window", "mask", "alibi_slopes", "soft_cap", "lengths")
 
 
 def _tile(q: Any, found: Heads, tables: tuple[dict[int, tuple[int, int, int, int]], ...] = TILES) -> Tile:
