@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import dask
 import distributed
+
+# A busy machine takes long to start a worker again. By default, a LocalCluster gives it up after 15 seconds.
+dask.config.set({"distributed.deploy.lost-worker-timeout": "10 minutes"})
 
 
 def started(workers: int = 2, **options: Any) -> distributed.LocalCluster:
