@@ -286,7 +286,8 @@ def test_many_instances_of_a_module_share_one_compilation(make: Callable[[], Any
 @pytest.mark.parametrize("name", ["embedding", "embedding_backward", "group_norm", "lora_linear", "grouped_mm", "gather", "combine",
                                   "divergence", "divergence_backward", "masked_attention"])  # fmt: skip
 def test_operators_pass_their_own_check(name: str) -> None:
-    from blocknb.torch.nn import attention, divergences, embeddings, group_norms, lora, mixture
+    from blocknb.torch.nn import divergences, embeddings, group_norms, lora, mixture
+    from blocknb.torch.nn.attention import _masked_attention
 
     ids, f64 = IDS.flatten(), torch.float64
     x = random(6, 4)
@@ -302,7 +303,7 @@ def test_operators_pass_their_own_check(name: str) -> None:
         "combine": (mixture._combine, x, random(3, 2), places, places.flatten()),
         "divergence": (divergences._divergence, x, random(6, 4), "jsd", 0.3, True, f64),
         "divergence_backward": (divergences._divergence_backward, x.detach(), x.detach(), x[:, 0].detach(), "jsd", 0.3, True, True, True),
-        "masked_attention": (attention._masked_attention, *heads, None, None, None, True, None, 0, 2, 3.0, False),
+        "masked_attention": (_masked_attention, *heads, None, None, None, True, None, 0, 2, 3.0, False),
     }[name]  # fmt: skip
     op.check(*args).raise_failures()
 
