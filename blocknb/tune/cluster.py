@@ -34,6 +34,7 @@ MOST = 16  # configurations of a task: a killed worker loses at most so many
 SHARE = 4  # tasks per worker, so that fast and slow workers end together
 LOOKS = 0.5  # seconds between two looks at the list of workers
 TOLD = 0.9  # workers hear of a better median if it is better by so much
+FETCHING = 5.0  # seconds for the result of a finished task
 KEEPING = 10.0  # seconds in which workers write the choice
 PATIENCE = 300.0  # seconds without any worker before the search fails; a cluster may queue new ones
 
@@ -257,7 +258,11 @@ class ClusterSearch:
         if future.status != "finished":
             self._failed(member, future)
             return
-        result = future.result()
+        try:
+            result = future.result(timeout=FETCHING)
+        except TimeoutError:  # the worker died after the measurement, and has taken the result with it
+            self._lost(member)
+            return
         if isinstance(result, Opened):
             self._open(member, result)
         else:
@@ -268,6 +273,10 @@ class ClusterSearch:
         error = future.exception() if future.status == "error" else None
         if error is not None and not type(error).__module__.startswith("distributed"):
             raise error
+        self._lost(member)
+
+    def _lost(self, member: Member) -> None:
+        """Gives back the work of a member whose worker is gone. If there is a worker at its address, the next look finds it."""
         self.members.pop(member.address, None)
         self._lose(member)
         self.sent = None

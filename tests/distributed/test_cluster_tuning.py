@@ -141,28 +141,26 @@ def test_after_the_death_of_a_worker_another_measures_its_configurations(
 
 @pytest.mark.full
 def test_twenty_deaths_lose_and_repeat_no_configuration(tmp_path, monkeypatch) -> None:
-    """One search, in which a random worker dies twenty times."""
-    log, random_numbers = tmp_path / "log", random.Random(0)
-    tuner = fake_tuner(1500, log, pause=0.2)
+    """Searches one after another, in which random workers die, until twenty have died."""
+    deaths, ended, random_numbers = [], threading.Event(), random.Random(0)
     with started(3) as made, distributed.Client(made) as client:
-        deaths, ended = [], threading.Event()
 
         def kill() -> None:
-            while len(deaths) < 20 and not ended.wait(random_numbers.uniform(0.5, 2)):
+            while len(deaths) < 20 and not ended.wait(random_numbers.uniform(0.3, 1)):
                 if kill_one(made, client, 2 if len(deaths) % 5 else 1):  # now and then the only one
                     deaths.append(time.monotonic())
 
         killer = threading.Thread(target=kill)
         killer.start()
         try:
-            with shown(monkeypatch) as texts:
-                tuning = tune(tuner, client)
+            while len(deaths) < 20:
+                with shown(monkeypatch) as texts:
+                    tuning = tune(fake_tuner(200, tmp_path / str(len(deaths)), pause=0.1), client)
+                check(tuning, 200)
+                assert len(texts) == 201
         finally:
             ended.set()
             killer.join()
-    assert len(deaths) == 20
-    check(tuning, 1500)
-    assert len(texts) == 1501
 
 
 def test_two_clients_tune_at_the_same_time(cluster, tmp_path) -> None:
