@@ -35,7 +35,7 @@ export PATH := $(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help course course-site sbom licenses same-code triton-suite demo test test-full test-torch test-scripts test-browser test-python lab lint lint-python lint-scripts format nightly lock torch install clean
+.PHONY: help course course-site sbom licenses same-code triton-suite demo test test-full test-torch torch-cpu test-scripts test-browser test-python lab lint lint-python lint-scripts format nightly lock torch install clean
 
 help:
 	@echo "make demo       install, run the notebooks on this machine's device, print a table of their results"
@@ -51,7 +51,7 @@ help:
 	@echo "make sbom       write build/sbom.cdx.json: the packages of all lock files (CycloneDX)"
 	@echo "make clean      remove build outputs, but not .venv and node_modules"
 
-demo: install
+demo: install torch-cpu
 	@$(BIN)/python scripts/demo.py
 
 lab: install
@@ -73,16 +73,22 @@ test: install
 test-python: install
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --ignore tests/browser --ignore tests/pytorch $(EVERY)
 
-test-torch: install $(VENV)/.torch-cpu
+test-torch: install torch-cpu $(VENV)/.triton
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(MAKE) --no-print-directory torch
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/pytorch $(EVERY)
 	$(BIN)/python -m pytest -q --full tests/browser/test_journey_torch.py
 
-# torch's build for the CPU where pip finds it, else PyPI's. Triton lies in a folder of its own, for tests with and without it.
-$(VENV)/.torch-cpu: requirements/torch-cpu.txt requirements/torch.txt | $(DEPS)
+# torch's build for the CPU, if pip finds it.
+torch-cpu: $(VENV)/.torch-cpu
+$(VENV)/.torch-cpu: requirements/torch-cpu.txt | $(DEPS)
 	@$(BIN)/python -c 'import torch' 2>/dev/null \
 	  || { echo "torch's build for the CPU: a download of 183 MiB, 0.9 GiB installed"; \
 	       $(PIP) install -q --require-hashes --no-deps -r $<; } \
-	  || { echo "pip finds no such build; PyPI's with CUDA's libraries: a download of 2.6 GiB"; $(MAKE) --no-print-directory torch; }
+	  || echo "pip finds no build of torch for the CPU: make torch installs PyPI's, with CUDA's libraries, a download of 2.6 GiB"
+	@! $(BIN)/python -c 'import torch' 2>/dev/null || touch $@
+
+# Triton lies in a folder of its own, for tests with and without it.
+$(VENV)/.triton: requirements/torch.txt | $(DEPS)
 	@sed -n '/^triton==/,/[^\\]$$/p' requirements/torch.txt > $(VENV)/triton.lock
 	@$(BIN)/python -c 'import triton' 2>/dev/null \
 	  || { echo "Triton: a download of 189 MiB, 0.7 GiB installed"; \
