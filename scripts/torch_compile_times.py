@@ -85,17 +85,17 @@ def load(path: Path, peer: str) -> Any:
         results.install()
         return getattr(sources.load(path.stem, str(path), text), name)
     from torch._inductor.codecache import PyCodeCache
+    from torch._inductor.runtime import triton_helpers
 
+    triton_helpers.set_driver_to_gpu = lambda: (
+        None
+    )  # a file selects the GPU's driver when it is loaded; here there may be none
     return getattr(PyCodeCache.load(text), name)
 
 
 def compile_one(path: Path, peer: str) -> int:
     """Compiles all configurations of a file, and returns their number."""
     autotuner = load(path, peer)
-    if peer == "triton":
-        from torch._inductor.runtime import triton_helpers
-
-        triton_helpers.set_driver_to_gpu = lambda: None
     autotuner.precompile(warm_cache_only=True)
     return len(autotuner.compile_results)
 
