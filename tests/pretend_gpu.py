@@ -97,6 +97,7 @@ class TorchTensor:
             negated,
         )
         self.is_cuda, self.is_cpu, self.device, self.shape = True, False, f"cuda:{device}", (64,)
+        self.layout = "torch.strided"
 
     def get_device(self) -> int:
         return self._device

@@ -265,11 +265,7 @@ class Interpreter:
         return value
 
     def constant(self, value: Any, targets: tuple, line: int) -> Any:
-        try:
-            value = calls.compile_time(unwrap(value), self.frame)
-        except Mismatch as error:
-            error.hint = "drop the annotation; the value is computed at run time"
-            raise
+        value = self.frame.emit.constant(unwrap(value))
         for names in targets:
             self._assigned(names, value, line)
         return value

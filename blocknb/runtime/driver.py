@@ -220,7 +220,7 @@ def _load(compiled: Compiled, device: int) -> Any:
     """Loads the kernel on a device and returns the CuPy Function. Without a cubin, the driver assembles the PTX."""
     with cuda.cupy().cuda.Device(device):
         module, begin = cuda.cupy().cuda.function.Module(), time.perf_counter()
-        image = compiled.artifacts.get("cubin") or compiled.artifacts["ptx"].encode() + b"\0"
+        image = compiled.trace.artifacts.get("cubin") or compiled.trace.artifacts["ptx"].encode() + b"\0"
         try:
             module.load(image)
             function = module.get_function(compiled.code.entry)
@@ -229,7 +229,7 @@ def _load(compiled: Compiled, device: int) -> Any:
         except Exception as error:
             raise explain(error, compiled.name) from error
         compiled.trace.milliseconds["load"] = (time.perf_counter() - begin) * 1e3
-        if "cubin" not in compiled.artifacts:
+        if "cubin" not in compiled.trace.artifacts:
             compiled.trace.resources = _resources(function, compiled)
         return function
 

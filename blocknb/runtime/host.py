@@ -323,7 +323,12 @@ def starter(compiled: Compiled, positions: Sequence[int], kernel_class: type[Hos
     `kernel_class` is the class that runs the machine code."""
     code = compiled.code
     kernel = kernel_class(
-        compiled.artifacts["object"], code.entry, compiled.parameters, code.sites, code.scratch_bytes, code.may_loop
+        compiled.trace.artifacts["object"],
+        code.entry,
+        compiled.parameters,
+        code.sites,
+        code.scratch_bytes,
+        code.may_loop,
     )
     kinds = [kind for _, kind in compiled.parameters]
     plan = [(i, isinstance(kind, Pointer), _rounder(kind)) for i, kind in zip(positions, kinds, strict=True)]

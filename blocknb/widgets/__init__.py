@@ -35,6 +35,7 @@ Memory = view("Memory", "memory", "What the cell allocated, copied and left in m
 Timeline = view("Timeline", "timeline", "The schedule of a CTA. A selected span sets `op` and `line`.")
 Roofline = view("Roofline", "roofline", "The measured launches below the ceilings of the device.")
 Sweep = view("Sweep", "sweep", "The measurements over the values of a parameter.")
+Workers = view("Workers", "workers", "The launches of a cell on the workers of a Dask cluster.")
 Bench = view("Bench", "bench", "The kernel and its baselines, measured in turns.")
 History = view("History", "history", "The versions of the kernel.")
 Knobs = view("Knobs", "knobs", "Sliders for constants and options. A changed knob changes all views of the kernel.")

@@ -18,7 +18,8 @@ from zoo.launches import launching
 
 from blocknb import kernels
 from blocknb.footprint.value import Footprint
-from blocknb.runtime.kernel import Kernel, _without_left_out
+from blocknb.runtime.binding import without_left_out
+from blocknb.runtime.kernel import Kernel
 
 ON_CPU = [name for name, specimen in ZOO.items() if not specimen.gpu_only]
 
@@ -30,7 +31,7 @@ def footprints() -> Iterator[list[Footprint]]:
     launch = Kernel._general
 
     def way(self: Kernel, grid: Any, args: tuple, kwargs: dict, tried: Any = None) -> Any:
-        given, named = _without_left_out(args, kwargs)
+        given, named = without_left_out(args, kwargs)
         found.append(self.footprint(grid)(*given, **named))
         return launch(self, grid, args, kwargs, tried)
 

@@ -22,7 +22,7 @@ SHOWS = re.compile(
 
 
 def test_the_reference_notebooks_exist():
-    assert [path.stem for path in NOTEBOOKS] == ["memory", "tensor_cores", "the_card"]
+    assert [path.stem for path in NOTEBOOKS] == ["13_many_gpus", "memory", "tensor_cores", "the_card"]
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
@@ -73,11 +73,12 @@ def test_links_to_other_notebooks_lead_somewhere(path):
 #: Run in the kernel's process: each launch is examined before it runs, and the accused ones are collected.
 EXAMINE = """
 from blocknb.runtime import launch_context
-from blocknb.runtime.kernel import Kernel, _without_left_out
+from blocknb.runtime.binding import without_left_out
+from blocknb.runtime.kernel import Kernel
 _launch, _accused, _examined = Kernel._general, [], []
 def _examining(self, grid, args, kwargs, tried=None):
     if not launch_context.this_thread.unobserved:
-        given, named = _without_left_out(args, kwargs)
+        given, named = without_left_out(args, kwargs)
         found = self.footprint(grid)(*given, **{n: x for n, x in named.items() if n != "interpret"})
         _examined.append(found.kernel)
         _accused.extend((found.kernel, f.text) for f in found.accusations)
