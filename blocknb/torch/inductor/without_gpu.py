@@ -117,7 +117,7 @@ def nominal_gpu() -> Iterator[None]:
         for name, operator in _METHODS.items():
             stack.enter_context(mock.patch.object(torch.Tensor, name, operator))
         stack.enter_context(mock.patch.object(fake_tensor, "init_gpu_context", _always(None)))
-        stack.enter_context(mock.patch.object(results, "_starter", _always(_cannot_start)))
+        stack.enter_context(mock.patch.object(results, "starter", _always(_cannot_start)))
         stack.enter_context(mock.patch.object(AlgorithmSelectorCache, "make_benchmark_fn", _make_benchmark_fn))
         stack.enter_context(mock.patch.object(AlgorithmSelectorCache, "make_precompile_fn", _always(_always({}))))
         _forget()
