@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
@@ -134,7 +135,7 @@ class GeneratedKernels(Sequence[GeneratedKernel]):
     def __iter__(self) -> Iterator[GeneratedKernel]:
         return iter(self._kernels)
 
-    @property
+    @cached_property
     def milliseconds(self) -> float:
         """The sum of the measured times of all launches."""
         return sum((k.milliseconds or 0.0) * k.launches for k in self)
