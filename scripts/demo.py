@@ -2,7 +2,7 @@
 
 A notebook reports through `blocknb.notebook.results.report`. The records are read from the executed file, so the table agrees with what a
 reader of that file sees. The executed notebooks and their HTML are written to build/demo. The exit status is 1 if a notebook raised an
-error, reported a failure, or reported nothing.
+error, reported a failure, or reported nothing. Notebooks of the course have exercises instead of results; all of their cells must run.
 
 A notebook names the optional packages that it needs in its metadata: `"blocknb": {"requires": ["torch"]}`. Where one is missing, the table
 says that the notebook was not run, and which command installs the package.
@@ -23,6 +23,7 @@ from blocknb.notebook.results import RESULT_MIME
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "build" / "demo"
+EXERCISE = "%%blockkernel --exercise"  # begins a cell that the reader completes
 CELL_SECONDS = 300  # longest time one cell may take
 #: The commands that install an optional package; pip installs the others.
 COMMANDS = {"torch": "make torch-cpu"}
@@ -79,6 +80,15 @@ def run(path: Path) -> list[Row]:
     ]
     if trouble:
         rows.append(Row(path.stem, "the notebook ended early", False, trouble))
+    elif not rows and (count := sum(cell.source.startswith(EXERCISE) for cell in notebook.cells)):
+        rows.append(
+            Row(
+                path.stem,
+                "all cells ran",
+                True,
+                f"{count} {'exercise is' if count == 1 else 'exercises are'} left to the reader",
+            )
+        )
     elif not rows:
         rows.append(Row(path.stem, "the notebook reported nothing", False))
     return rows

@@ -45,6 +45,19 @@ def test_demo_without_notebooks_reports_it_and_succeeds(demo: ModuleType, capsys
     assert "no notebooks" in capsys.readouterr().out
 
 
+def test_a_notebook_of_exercises_has_no_results_but_must_run(
+    demo: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    magic = "get_ipython().register_magic_function(lambda line, cell: None, 'cell', 'blockkernel')"
+    exercise = "%%blockkernel --exercise add-1\n..."
+    write(tmp_path, "01_good.ipynb", magic, exercise)
+    assert demo.main() == 0
+    assert "1 exercise is left to the reader" in capsys.readouterr().out
+    write(tmp_path, "02_bad.ipynb", magic, exercise, "1 / 0")
+    assert demo.main() == 1
+    assert "the notebook ended early" in capsys.readouterr().out
+
+
 def test_results_become_rows_of_a_self_contained_page(
     demo: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
