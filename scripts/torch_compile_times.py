@@ -93,6 +93,11 @@ def load(path: Path, peer: str) -> Any:
     return getattr(PyCodeCache.load(text), name)
 
 
+def import_for(peer: str, path: Path) -> None:
+    """Imports in this process what the files of a peer need."""
+    load(path, peer)
+
+
 def compile_one(path: Path, peer: str) -> int:
     """Compiles all configurations of a file, and returns their number."""
     autotuner = load(path, peer)
@@ -140,7 +145,7 @@ def measure(peer: str, workers: int, paths: list[Path]) -> tuple[float, int]:
             return time.perf_counter() - begin, len(found)
     elif workers > 1:
         with ProcessPoolExecutor(workers) as pool:
-            list(pool.map(load, paths[:1] * workers, ["triton"] * workers))  # the imports of each process
+            list(pool.map(import_for, ["triton"] * workers, paths[:1] * workers))  # once in each process
             begin = time.perf_counter()
             count = sum(pool.map(compile_one, paths, ["triton"] * len(paths)))
             return time.perf_counter() - begin, count
