@@ -20,7 +20,7 @@ from local_cluster import started
 
 import blocknb
 import blocknb.language as tl
-from blocknb.runtime import parallel_compile
+from blocknb.runtime import cache, parallel_compile
 from blocknb.tune import Config, store
 from blocknb.tune import cluster as cluster_tuning
 from blocknb.tune.pruning import AutotunerError
@@ -78,7 +78,10 @@ def test_workers_share_the_configurations_and_a_final_decides(client, tmp_path, 
     assert any(text and float(text[0]) < 2 for text in told), "workers hear of the best median"
 
 
-def test_kernels_are_tuned_for_real_and_the_choice_is_on_the_workers_disk(client) -> None:
+def test_kernels_are_tuned_for_real_and_the_choice_is_on_the_workers_disk(client, tmp_path, monkeypatch) -> None:
+    own = cache.Cache(tmp_path)  # without the choices of earlier runs of this test
+    monkeypatch.setattr(cache, "shared", lambda: own)
+
     @blocknb.autotune(
         [Config({"BLOCK": block}) for block in (64, 100, 4096)], key=["n"], warmup=0, rep=1, client=client
     )
