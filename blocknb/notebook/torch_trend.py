@@ -40,7 +40,7 @@ def add(cell: str, text: str, kernels: Any) -> list[dict[str, Any]]:
 
 
 def _figures(kernels: Any) -> dict[str, Any]:
-    """The sums over all launches. Of a time, the sums of medians and quartiles; None if a launch has no time."""
+    """The sums over all launches: of bytes, and of the medians and quartiles of the times. A sum is None if a launch lacks the value."""
     launched = [k for k in kernels if k.launch is not None]
     times = [k.launch.time for k in launched]
     moved = [k.bytes for k in launched]

@@ -108,7 +108,7 @@ def test_the_keyboard_moves_over_the_boxes_and_opens_a_card(table, page):
 def test_reasons_stand_at_the_lines_of_the_program(table):
     text = table.open("Reasons").text
     assert "torch._dynamo.graph_break()" in text
-    assert "Why two kernels that share data are not one" in text
+    assert "Why two kernels are not fused" in text
 
 
 @pytest.mark.parametrize("theme", sorted(THEMES))

@@ -63,7 +63,7 @@ function unfusedTable(part: TorchPart, store: Store): HTMLElement[] {
       );
     }),
   );
-  const caption = 'Why two kernels that share data are not one (Inductor)';
+  const caption = 'Why two kernels are not fused (Inductor)';
   return rows.length ? [table(caption, ['kernels', 'graph', 'line of the second', 'reason'], rows)] : [];
 }
 
