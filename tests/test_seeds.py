@@ -11,6 +11,8 @@ from pathlib import Path
 import seeds
 
 SAMPLE = """
+import random
+import numpy as np
 import pytest
 import seeds
 
@@ -21,8 +23,8 @@ def number():
 def test_fails(number):
     pytest.fail(f"numbers {number} {seeds.rng().integers(1 << 40)}")
 
-def test_also_fails():
-    pytest.fail(f"numbers {seeds.rng().integers(1 << 40)}")
+def test_with_global_generators_fails():
+    pytest.fail(f"numbers {random.getrandbits(40)} {np.random.randint(1 << 40)}")
 
 def test_fails_without_random_numbers():
     pytest.fail("constant")
@@ -33,13 +35,13 @@ def test_passes():
 
 
 def failures(path: Path, seed: str = "") -> list[tuple[str, str]]:
-    """(numbers, seed) of each failed test of the sample that draws random numbers."""
+    """(numbers, seed) of each failed test of the sample."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "BLOCKNB_SEED": seed}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "seeds", "-p", "no:cacheprovider", str(path)]
     done = subprocess.run(command, cwd=path.parent, env=environment, capture_output=True, text=True)
     assert "3 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     report, _, _ = done.stdout.partition("short test summary")
-    assert report.count("BLOCKNB_SEED=") == 2
+    assert report.count("BLOCKNB_SEED=") == 3
     return re.findall(r"Failed: numbers ([\d ]+)$.*?BLOCKNB_SEED=(\d+)", report, re.DOTALL | re.MULTILINE)
 
 
