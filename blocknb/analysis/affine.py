@@ -51,6 +51,18 @@ def _terms(op: Op) -> tuple[Value, ...]:
 class Facts(FunctionFacts):
     """The facts about one Func. Values of other Funcs raise KeyError."""
 
+    def __init__(self, func: Func):
+        super().__init__(func)
+        self.suppositions: dict[tuple[Value, int], Facts] = {}
+
+    def with_multiple(self, parameter: Value, multiple: int) -> Facts:
+        """The facts if a parameter were a multiple of so many elements, or, for a pointer, bytes."""
+        key = parameter, multiple
+        if key not in self.suppositions:
+            supposed = self.suppositions[key] = Facts(self.func)
+            supposed.hints[parameter] = max(multiple, supposed.hints.get(parameter, 1))
+        return self.suppositions[key]
+
     # -- queries ---------------------------------------------------------------------------------------------------------
 
     def form(self, value: Value) -> Form | None:

@@ -6,7 +6,9 @@ because a cure of one of them alone changes nothing. `coalesce` writes them into
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from blocknb.analysis import affine
 from blocknb.analysis.effects import global_operands, mask_of
@@ -52,11 +54,8 @@ class VectorLimits:
         return "; and ".join(obstacle.text for obstacle in self.obstacles)
 
 
-def vector_limits(
-    facts: affine.Facts, op: Op, threads: int, func: Func | None = None, masked: bool = True
-) -> VectorLimits:
-    """The limits of a load, store or copy of a tile by so many threads. With `func`, that of a mask names the parameter that causes it.
-    Without `masked`, the mask is no limit."""
+def vector_limits(facts: affine.Facts, op: Op, threads: int, masked: bool = True) -> VectorLimits:
+    """The limits of a load, store or copy of a tile by so many threads. Without `masked`, the mask is no limit."""
     pointer, mask = global_operands(op)[0], mask_of(op) if masked else None
     shape, element = pointer.type.shape, pointer.type.dtype.element
     runs = [facts.contiguity(pointer, axis) for axis in range(len(shape))]
@@ -64,27 +63,22 @@ def vector_limits(
     order = tuple(sorted(range(len(shape)), key=lambda axis: (-min(runs[axis], shape[axis]), -axis)))
     fast, most = order[0], MAX_BYTES // element.bytes
     aligned = max(1, facts.divisibility(pointer, fast) // element.bytes)
-    limits = [
-        _distance(facts, pointer, fast, runs[fast]),
-        _alignment(aligned, element.bytes, _unaligned(func, pointer, fast, aligned * element.bytes)),
-        VectorObstacle(
-            "threads",
-            max(1, pointer.type.size // threads),
-            f"the tile has {pointer.type.size} elements for {threads} threads: choose a larger tile, or fewer warps",
-        ),
-    ]
+    limits: dict[str, tuple[int, Callable[[], VectorObstacle]]] = {}  # by kind; a cure takes an analysis of its own
+    run = runs[fast]
+    limits["distance"] = run, partial(_distance, facts, pointer, fast, run)
+    limits["address"] = aligned, partial(_alignment, facts, pointer, fast, aligned)
+    limits["threads"] = max(1, pointer.type.size // threads), partial(_few_elements, pointer, threads)
     if mask is not None:
         group = facts.constancy(mask, fast)
-        wanted = min([most, *(limit.width for limit in limits if limit.width > group)])
-        cure = _multiple(func, mask, fast, wanted) if func is not None and group < wanted else ""
-        limits.append(VectorObstacle("mask", group, f"the mask may change after {_elements(group)}{cure}"))
-    width = min(most, *(limit.width for limit in limits))
-    if limits[0].width < 2 * width and (root := facts.root(pointer)) is not None:
+        wanted = min([most, *(width for width, _ in limits.values() if width > group)])
+        limits["mask"] = group, partial(_changing_mask, facts, mask, fast, group, wanted)
+    width = min(most, *(width for width, _ in limits.values()))
+    if run < 2 * width and (root := facts.root(pointer)) is not None:
         # Addresses that do not count upwards tell nothing about the alignment of a cured access, but the array itself does.
-        start = min(facts.hints.get(root, 1), MAX_BYTES)
-        limits[1] = _alignment(max(1, start // element.bytes), element.bytes, _of_parameter(root))
-    found = () if width == most else tuple(limit for limit in limits if limit.width < 2 * width)
-    by_facts = min(most, *(limit.width for limit in limits if limit.kind != "threads"))
+        start = max(1, min(facts.hints.get(root, 1), MAX_BYTES) // element.bytes)
+        limits["address"] = start, partial(_misaligned, start, element.bytes, _of_parameter(root))
+    found = () if width == most else tuple(make() for limit, make in limits.values() if limit < 2 * width)
+    by_facts = min(most, *(width for kind, (width, _) in limits.items() if kind != "threads"))
     return VectorLimits(width, by_facts, order, found)
 
 
@@ -92,21 +86,34 @@ def _elements(count: int) -> str:
     return f"{count} element{'s' if count > 1 else ''}"
 
 
-def _alignment(aligned: int, size: int, cause: str) -> VectorObstacle:
+def _few_elements(pointer: Value, threads: int) -> VectorObstacle:
+    text = f"the tile has {pointer.type.size} elements for {threads} threads: choose a larger tile, or fewer warps"
+    return VectorObstacle("threads", max(1, pointer.type.size // threads), text)
+
+
+def _changing_mask(facts: affine.Facts, mask: Value, axis: int, group: int, wanted: int) -> VectorObstacle:
+    cure = _multiple(facts, mask, axis, wanted) if group < wanted else ""
+    return VectorObstacle("mask", group, f"the mask may change after {_elements(group)}{cure}")
+
+
+def _misaligned(aligned: int, size: int, cause: str) -> VectorObstacle:
     text = f"the address is only known to be a multiple of {aligned * size} bytes"
     return VectorObstacle("address", aligned, f"{text}{cause}")
 
 
-def _unaligned(func: Func | None, pointer: Value, axis: int, known: int) -> str:
+def _alignment(facts: affine.Facts, pointer: Value, axis: int, aligned: int) -> VectorObstacle:
+    size = pointer.type.dtype.element.bytes
+    return _misaligned(aligned, size, _unaligned(facts, pointer, axis, aligned * size))
+
+
+def _unaligned(facts: affine.Facts, pointer: Value, axis: int, known: int) -> str:
     """The parameter that would align an address to more than the `known` bytes if it were a multiple of 16; or the general cure."""
-    if func is None or known >= MAX_BYTES:
+    if known >= MAX_BYTES:
         return ": pass an array, row strides and offsets that are multiples of 16 bytes"
-    for parameter in func.params:
+    for parameter in facts.func.params:
         if parameter.type.shape or not (parameter.type.is_pointer or parameter.type.dtype.is_integer):
             continue
-        supposed = affine.analyze(func)
-        supposed.hints[parameter] = max(MAX_BYTES, supposed.hints.get(parameter, 1))
-        if supposed.divisibility(pointer, axis) > known:
+        if facts.with_multiple(parameter, MAX_BYTES).divisibility(pointer, axis) > known:
             return _of_parameter(parameter)
     return ", because of an offset that the kernel adds: let arrays, row strides and offsets be multiples of 16 bytes"
 
@@ -136,14 +143,12 @@ def _runs(run: int) -> str:
     return f"{run} consecutive address{'es are' if run > 1 else ' is'}"
 
 
-def _multiple(func: Func, mask: Value, axis: int, wanted: int) -> str:
+def _multiple(facts: affine.Facts, mask: Value, axis: int, wanted: int) -> str:
     """The parameter that would let a mask be constant over `wanted` elements if it were a multiple of that, and what to write; or ""."""
-    for parameter in func.params:
+    for parameter in facts.func.params:
         if parameter.type.shape or parameter.type.is_pointer or not parameter.type.dtype.is_integer:
             continue
-        supposed = affine.analyze(func)
-        supposed.hints[parameter] = max(wanted, supposed.hints.get(parameter, 1))
-        if supposed.constancy(mask, axis) >= wanted:
+        if facts.with_multiple(parameter, wanted).constancy(mask, axis) >= wanted:
             name = parameter.name
             return (
                 f", as `{name}` is not known to be a multiple of {wanted}: pass a multiple of 16, "
@@ -163,7 +168,7 @@ def final_obstacles(facts: affine.Facts, op: Op, vector: int, func: Func, thread
     if func.attrs.get("checked"):
         text = "a checked launch tests each element: launch without checked=True to see the width of other launches"
         return (VectorObstacle("checks", vector, text),)
-    limits = vector_limits(facts, op, threads, func)
+    limits = vector_limits(facts, op, threads)
     if limits.width <= vector:
         return limits.obstacles
     text = (

@@ -69,7 +69,7 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
             return NotImplemented
         old = originals[op.id]
         boxed = copied_by_tma(facts, old, target, users)
-        limits = vector_limits(facts, old, num_warps * target.warp_size, func, masked=not boxed)
+        limits = vector_limits(facts, old, num_warps * target.warp_size, masked=not boxed)
         vec, order, why = limits.fact_width, limits.order, limits.text
         shape = op.args[0].type.shape
         lines = sorted(order, key=lambda axis: axis in reduced.get(shape, ()))
