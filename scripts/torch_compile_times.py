@@ -106,24 +106,11 @@ def compile_one(path: Path, peer: str) -> int:
 
 
 def requests(paths: list[Path]) -> list[Any]:
-    """blocknb's requests for all configurations of the files."""
-    from blocknb.compat.host import ASTSource
-    from blocknb.runtime.kernel import typed
-    from blocknb.runtime.request import Request
-    from blocknb.target import Target
+    """blocknb's requests for all configurations of the files, as the backend of torch.compile makes them for a graph."""
+    from blocknb.torch.inductor.compile_ahead import requests_of
 
-    made = []
-    for path in paths:
-        autotuner = load(path, "blocknb")
-        for config in autotuner.configs:
-            meta = autotuner._create_compile_meta(config)
-            kernel, target = autotuner.fn, Target.parse("sm_90a")
-            source = ASTSource(kernel, meta["signature"], meta["constants"], meta["configs"][0])
-            options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
-            binding, values = kernel.bound_call((), {**source.signature, **source.constants, **options})
-            kinds, _ = kernel.describe(binding, tuple(map(typed, values, binding.fixed)))
-            made.append(Request(kernel.source, *kernel._compile_arguments(binding, kinds, target, None), target))
-    return made
+    autotuners = [load(path, "blocknb") for path in paths]
+    return requests_of((autotuner, config) for autotuner in autotuners for config in autotuner.configs)
 
 
 def measure(peer: str, workers: int, paths: list[Path]) -> tuple[float, int]:

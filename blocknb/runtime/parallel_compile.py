@@ -29,7 +29,8 @@ shows: Shows = on_terminal
 
 @contextlib.contextmanager
 def gathered() -> Iterator[list[Request]]:
-    """Makes `warmup` of kernels append its requests to the list that is yielded. It then compiles nothing and returns None."""
+    """Makes `warmup` and `compile` of kernels append their requests to the list that is yielded. They then compile nothing and return
+    None."""
     before, this_thread.gathered = this_thread.gathered, []
     try:
         yield this_thread.gathered

@@ -1,6 +1,7 @@
-"""`backend="blocknb"` without Triton, with an import of Triton that raises, next to Triton, and by its entry point.
+"""`backend="blocknb"` with an import of Triton that raises, next to Triton, and by its entry point.
 
-Each process imports torch and compiles, which takes most of the time, so one process answers several questions.
+Each process imports torch and compiles, which takes most of the time, so one process answers several questions. All other tests of this
+folder run without Triton where it is not installed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
+
+import blocknb.torch
 
 pytestmark = pytest.mark.own_count
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,8 +53,7 @@ FOR_TRITON = """
 """
 
 
-def run(before: str, after: str = "", **environment: str) -> str:
-    program = textwrap.dedent(before) + textwrap.dedent(PROGRAM) + textwrap.dedent(after)
+def answer_of(program: str, **environment: str) -> str:
     answer = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment}
     )
@@ -58,44 +61,95 @@ def run(before: str, after: str = "", **environment: str) -> str:
     return answer.stdout
 
 
-def test_it_works_where_the_import_of_triton_raises(tmp_path):
-    before = """
-        import sys
-        from importlib.machinery import ModuleSpec
-        class Refuse:  # torch itself looks for the package at its import, and survives only an import that raises
-            def find_spec(self, name, path=None, target=None):
-                return ModuleSpec(name, self) if name == "triton" else None
-            def create_module(self, spec): return None
-            def exec_module(self, module): raise ImportError("the import of triton is refused")
-        sys.meta_path.insert(0, Refuse())
-        try: import triton
-        except ImportError: pass
-        else: raise AssertionError("triton was imported")
-    """
-    after = "assert 'triton' not in sys.modules"
-    assert "kernels" in run(before, after, TORCHINDUCTOR_CACHE_DIR=str(tmp_path))
+def run(before: str, after: str = "", **environment: str) -> str:
+    return answer_of("".join(map(textwrap.dedent, (before, PROGRAM, after))), **environment)
 
 
-def test_processes_without_triton_know_origins_from_a_cache_and_leave_inductor_as_it_is(tmp_path):
-    """The second process finds the graphs of the first in Inductor's cache. Then Inductor's own C++ back end for the CPU gets its own
-    answers and caches again."""
-    without = "import sys; assert 'triton' not in sys.modules" if not INSTALLED else ""
-    for_itself = """
-        torch._dynamo.reset()
-        before = len(blocknb.torch.kernels())
-        torch.testing.assert_close(torch.compile(f)(x, w), f(x, w))
-        assert len(blocknb.torch.kernels()) == before
-        import torch._inductor.codegen.common as common
-        from blocknb.torch.inductor import answers
-        left = [(m.__name__, n) for m in answers._modules() for n, a in answers.ANSWERS.items() if vars(m).get(n) is a]
-        assert not left, left
-        assert "blocknb" not in getattr(common.device_codegens["cpu"].scheduling, "__module__", "")
-    """
-    cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    first, second = run("", without, **cache), run("", for_itself, **cache)
-    assert "kernels" in first
-    assert first.splitlines()[-1] == second.splitlines()[-1]
-    assert "aten." in second.splitlines()[-1]
+#: Runs programs one after the other, each in a fork of a process that has imported what takes most of the time.
+IN_FORKS = """
+    import os, sys, traceback
+    import torch._dynamo, torch._inductor.compile_fx, blocknb.torch
+    for program in PROGRAMS:
+        if not (child := os.fork()):
+            try:
+                exec(program, {"__name__": "__main__"})
+                sys.stdout.flush()
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+#: Makes the import of Triton raise.
+REFUSED = """
+    import sys
+    from importlib.machinery import ModuleSpec
+    class Refuse:  # torch itself looks for the package at its import, and survives only an import that raises
+        def find_spec(self, name, path=None, target=None):
+            return ModuleSpec(name, self) if name == "triton" else None
+        def create_module(self, spec): return None
+        def exec_module(self, module): raise ImportError("the import of triton is refused")
+    sys.meta_path.insert(0, Refuse())
+    try: import triton
+    except ImportError: pass
+    else: raise AssertionError("triton was imported")
+"""
+#: Inductor's own C++ back end for the CPU, whose answers and caches are its own again; `load` is what compiles its C++.
+FOR_ITSELF = """
+    assert torch._dynamo.utils.counters["inductor"]["fxgraph_cache_hit"]
+    torch._dynamo.reset()
+    before = len(blocknb.torch.kernels())
+    {run}
+    assert len(blocknb.torch.kernels()) == before
+    import torch._inductor.codegen.common as common
+    from blocknb.torch.inductor import answers
+    left = [(m.__name__, n) for m in answers._modules() for n, a in answers.ANSWERS.items() if vars(m).get(n) is a]
+    assert not left, left
+    assert "blocknb" not in getattr(common.device_codegens["cpu"].scheduling, "__module__", "")
+"""
+#: A quick run compiles no C++, neither the kernel nor what tells the vector instructions: with torch's headers, each takes many seconds.
+WITHOUT_A_COMPILER = """
+    from unittest import mock
+    from torch._inductor import async_compile, cpu_vec_isa
+    answer = lambda types, source: lambda *_: None
+    with (
+        mock.patch.object(cpu_vec_isa, "valid_vec_isa_list", lambda: []),
+        mock.patch.object(async_compile.AsyncCompile, "cpp_pybinding", side_effect=answer) as load,
+    ):
+        torch.compile(f)(x, w)
+    assert load.call_count and all('extern "C"' in call.args[1] for call in load.call_args_list)
+"""
+
+
+@pytest.mark.parametrize(
+    "run_itself",
+    [
+        pytest.param(WITHOUT_A_COMPILER, id="generated"),
+        pytest.param("torch.testing.assert_close(torch.compile(f)(x, w), f(x, w))", id="run", marks=pytest.mark.full),
+    ],
+)
+def test_it_works_where_the_import_of_triton_raises_also_from_a_cache_and_leaves_inductor_as_it_is(
+    tmp_path, run_itself
+):
+    """The second process finds the graphs of the first, and their origins, in Inductor's cache. Then Inductor's own back end compiles."""
+    never = "\nassert 'triton' not in sys.modules\n"
+    first = textwrap.dedent(PROGRAM)
+    second = first + textwrap.dedent(FOR_ITSELF).replace("{run}", textwrap.dedent(run_itself))
+    programs = ["import sys\n" + program + never for program in (first, second)]
+    found = answer_of(
+        textwrap.dedent(REFUSED) + f"PROGRAMS = {programs!r}\n" + textwrap.dedent(IN_FORKS),
+        TORCHINDUCTOR_CACHE_DIR=str(tmp_path),
+    ).splitlines()
+    assert len(found) == 4 and "kernels" in found[0] and "kernels" in found[2]
+    assert found[1] == found[3] and "aten." in found[1]
+
+
+@pytest.mark.skipif(INSTALLED, reason="Triton is installed")
+def test_the_other_tests_run_without_triton():
+    torch.testing.assert_close(
+        torch.compile(torch.erf, backend=blocknb.torch.backend)(torch.ones(3)), torch.ones(3).erf()
+    )
+    assert "triton" not in sys.modules
 
 
 @pytest.mark.skipif(not INSTALLED and not APART.is_dir(), reason="Triton is not installed")

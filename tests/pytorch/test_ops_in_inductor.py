@@ -18,7 +18,7 @@ pytestmark = pytest.mark.own_count
 Tensor = torch.Tensor
 NO_COMPILER = pytest.mark.skipif(not shutil.which("g++"), reason="Inductor's own backend needs g++")
 OURS = pytest.param(blocknb.torch.backend, id="blocknb")
-#: Inductor's own backend compiles C++, which takes seconds. One test of it runs always.
+#: Inductor's own backend compiles C++, which takes most of a minute. One test of it runs always: its graph has no kernel.
 BACKENDS = [pytest.param("inductor", marks=[NO_COMPILER, pytest.mark.full]), OURS]
 
 
@@ -86,7 +86,17 @@ def test_an_operator_with_dynamic_sizes(backend):
         torch.testing.assert_close(compiled(x), (x.sin() ** 2).sum(-1) + 1)
 
 
-@pytest.mark.parametrize("backend", [pytest.param("inductor", marks=NO_COMPILER), OURS])
+def test_inductors_own_backend_runs_an_operator_that_stores_into_its_argument():
+    def ours(x, y):
+        square_into(x, y)
+        square_into(y, x)
+
+    x, y = numbers(70), torch.zeros(70)
+    torch.compile(ours, backend="inductor", fullgraph=True)(x, y)
+    torch.testing.assert_close((y, x), (numbers(70) ** 2, numbers(70) ** 4))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_an_operator_that_stores_into_its_argument(backend):
     def ours(x):
         y = torch.zeros_like(x)

@@ -72,6 +72,15 @@ def test_every_kernel_is_compiled_once_and_launches_find_it(begun):
     assert begun == [64, 128, 256] and all(one.trace.from_cache for one in again)
 
 
+def test_a_kernel_that_is_compiled_for_a_target_is_gathered_too(begun):
+    kernel = blocknb.kernel(scale)
+    with parallel_compile.gathered() as found:
+        assert kernel.compile(X, X, 1000, 2.0, BLOCK=64, target="cpu") is None
+    assert not begun and kernel.latest is None
+    (made,) = parallel_compile.compile_all(found)
+    assert kernel.compile(X, X, 1000, 2.0, BLOCK=64, target="cpu") is made and begun == [64]
+
+
 def test_a_kernel_that_does_not_compile_does_not_affect_the_others(begun, monkeypatch):
     made = parallel_compile.compile_all(requests(blocknb.kernel(scale), 64, 8192, 128))
     assert isinstance(made[1], StaticAssertionFailed) and not isinstance(made[0], KernelError)

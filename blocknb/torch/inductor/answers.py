@@ -26,6 +26,7 @@ from torch._inductor.virtualized import V
 from blocknb.compat.host import triton_key
 from blocknb.compat.names import VERSION
 from blocknb.torch.inductor import autotuning, fragments, fusion_graph, origins, results, sources
+from blocknb.torch.inductor.compile_ahead import compile_ahead
 from blocknb.torch.inductor.graphs import run_file
 
 _reload = codecache._reload_python_module
@@ -96,6 +97,8 @@ def reload_module(key: str, path: str, *args: Any, **kwargs: Any) -> Any:
         text = file.read()
     if sources.MARK not in text:
         return _reload(key, path, *args, **kwargs)
+    if fusion_graph.COMMENT in text:
+        compile_ahead(text)
     return run_file(key, path, text)
 
 

@@ -34,7 +34,7 @@ def install() -> Callable[..., Any]:
 
     def made(autotuner: Any, cfg: Any, **more: Any) -> Any:
         meta = autotuner._create_compile_meta(cfg)
-        result = BlocknbResult(_compile(autotuner, cfg, meta, **more), cfg, meta, autotuner.inductor_meta)
+        result = BlocknbResult(compile_config(autotuner, cfg, meta, **more), cfg, meta, autotuner.inductor_meta)
         result.autotuner = autotuner
         return result
 
@@ -68,7 +68,7 @@ def compiled_result(autotuner: Any, config: Any, **more: Any) -> Any:
 substitute: Callable[[Any], Any] = lambda result: None  # noqa: E731
 
 
-def _compile(autotuner: Any, cfg: Any, meta: dict[str, Any], **more: Any) -> Compiled:
+def compile_config(autotuner: Any, cfg: Any, meta: dict[str, Any], **more: Any) -> Compiled:
     """Compiles one configuration for the device of its graph. Raises KernelError with the name of the kernel."""
     source = host.ASTSource(autotuner.fn, meta["signature"], meta["constants"], meta["configs"][0])
     on_cpu = autotuner.device_props.type == "cpu"
