@@ -14,9 +14,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from blocknb import forks
+from blocknb.codegen.elf_objects import elf_instruction_set, elf_symbols
 from blocknb.codegen.llvm import LIBRARY
-from blocknb.codegen.worker import elf_symbols
-from blocknb.errors import CompilerBug
+from blocknb.codegen.worker import host_triple
+from blocknb.errors import CompilerBug, Unsupported
+from blocknb.target import Target
 
 
 class Loaded:
@@ -36,10 +38,14 @@ _numbers = itertools.count()
 
 
 def load_object(data: bytes) -> Loaded:
-    """Loads an object that a worker made; raises CompilerBug if it cannot be linked.
+    """Loads an object that a worker made. Raises CompilerBug if it cannot be linked, and Unsupported if it is for another instruction set.
 
     The bytes must come from a worker or through the cache, which checks them: a damaged object may crash the linker.
     """
+    made_for, own = elf_instruction_set(data), Target.parse("cpu").isa
+    if made_for not in ("", own):
+        hint = "read its assembly, or compile the kernel for this machine: target='cpu'"
+        raise Unsupported(f"the code is for {made_for} CPUs, and this machine has an {own} CPU", hint=hint)
     defined, undefined = elf_symbols(data)
     if unknown := sorted(set(undefined) - set(LIBRARY)):
         raise CompilerBug("the code calls undefined functions: " + ", ".join(unknown))
@@ -64,8 +70,10 @@ def _jit() -> Any:
 
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
+    # The data layout of the objects' triple: that of macOS would put an underscore before each name.
+    machine = binding.Target.from_triple(host_triple(binding)).create_target_machine(reloc="pic", codemodel="default")
     # Errors come back as exceptions; printing them too would litter the notebook.
-    return binding.create_lljit_compiler(use_jit_link=True, suppress_errors=True)
+    return binding.create_lljit_compiler(machine, use_jit_link=True, suppress_errors=True)
 
 
 @functools.cache
