@@ -51,6 +51,9 @@ def install_qemu(folder: Path) -> Path:
         place.mkdir(parents=True, exist_ok=True)
         run("apt-get", "download", "qemu-user-static", cwd=place)
         unpack(place, place)
+        for other in qemu.parent.iterdir():  # the package has an emulator of each processor: 370 MB
+            if other != qemu:
+                other.unlink()
     return qemu
 
 
