@@ -16,7 +16,6 @@ from typing import Any
 from blocknb import forks
 from blocknb.codegen.elf_objects import elf_instruction_set, elf_symbols
 from blocknb.codegen.llvm import LIBRARY
-from blocknb.codegen.worker import host_triple
 from blocknb.errors import CompilerBug, Unsupported
 from blocknb.target import Target
 
@@ -70,8 +69,9 @@ def _jit() -> Any:
 
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
-    # The data layout of the objects' triple: that of macOS would put an underscore before each name.
-    machine = binding.Target.from_triple(host_triple(binding)).create_target_machine(reloc="pic", codemodel="default")
+    # Objects are linked as on Linux everywhere: the rules of macOS would put an underscore before each name.
+    triple = f"{Target.parse('cpu').isa}-unknown-linux-gnu"
+    machine = binding.Target.from_triple(triple).create_target_machine(reloc="pic", codemodel="default")
     # Errors come back as exceptions; printing them too would litter the notebook.
     return binding.create_lljit_compiler(machine, use_jit_link=True, suppress_errors=True)
 

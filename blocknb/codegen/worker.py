@@ -128,8 +128,7 @@ def _binding() -> Any:
     return binding
 
 
-def host_triple(binding: Any) -> str:
-    """The triple of objects for this machine."""
+def _host_triple(binding: Any) -> str:
     # Objects are loaded by LLVM's own linker in the parent, which takes ELF on every system.
     triple = binding.get_process_triple()
     return triple if "linux" in triple or triple.endswith("-elf") else triple + "-elf"
@@ -137,7 +136,7 @@ def host_triple(binding: Any) -> str:
 
 def _triple(binding: Any, isa: str) -> str:
     """The triple of an instruction set ("" for that of this machine). Code for another one is only read, so its system is Linux."""
-    host = host_triple(binding)
+    host = _host_triple(binding)
     own = host.partition("-")[0].replace("arm64", "aarch64")
     return host if isa in ("", own) else f"{isa}-unknown-linux-gnu"
 

@@ -17,6 +17,7 @@ from blocknb.errors import KernelError, Loc
 from blocknb.ir.text import print_lines
 from blocknb.notebook import numbers
 from blocknb.notebook.helper_sources import HelperSource, helper_of
+from blocknb.target import Target
 from blocknb.trace import Note, Stage, Trace
 
 
@@ -194,7 +195,8 @@ def code_sections(trace: Trace, expression: str, group: str, whole: bool = True)
 
 
 def _assembly(trace: Trace, expression: str, group: str, later: bool) -> Section:
-    about, call = "Assembly for the CPU of this machine", f"{expression}.assembly"
+    own = trace.target == Target.parse("cpu")
+    about, call = f"Assembly for {'the CPU of this machine' if own else trace.target}", f"{expression}.assembly"
     if later:
         return Section("assembly", "assembly", group, (), call, about, "not generated yet", "asm", later=True)
     try:
@@ -203,7 +205,7 @@ def _assembly(trace: Trace, expression: str, group: str, later: bool) -> Section
         return Section(
             "assembly", "assembly", group, (ListingLine(numbers.complaint(error)),), call, about, "not available", "asm"
         )
-    title = "x86 assembly" if "x86" in text or "%r" in text else "assembly"
+    title = {"x86_64": "x86 assembly", "aarch64": "Arm assembly"}.get(trace.target.isa, "assembly")
     return _code("assembly", title, group, _listing(assembly_lines(text), trace), call, about, "asm")
 
 

@@ -18,6 +18,7 @@ from blocknb.codegen.llvm import LIBRARY
 from blocknb.codegen.loader import load_object
 from blocknb.codegen.scalar_math.instructions import TargetFeatures
 from blocknb.errors import Unsupported
+from blocknb.notebook.sections import code_sections
 from blocknb.target import Target, instruction_set, known
 
 ARM = "cpu:aarch64"
@@ -122,6 +123,15 @@ def test_every_named_arm_cpu_has_code_of_its_own(target):
     trace = elementwise(total).trace("*fp32", "*fp32", "*fp32", "i32", BLOCK=64, target=target)
     assert elf_instruction_set(trace.artifacts["object"]) == "aarch64"
     assert str(trace.target) == target
+
+
+def test_the_card_names_the_assembly_and_links_it_with_the_lines_of_the_kernel():
+    trace = product.trace("*fp32", "*fp32", "*fp32", M=16, N=16, K=16, target=ARM)
+    (section,) = (made for made in code_sections(trace, "product", "code") if made.key == "assembly")
+    assert (section.title, section.about) == ("Arm assembly", "Assembly for cpu:aarch64")
+    source = trace.source.splitlines()
+    loads = {line.line for line in section.lines if re.match(r"\tldr\tq", line.text)} - {None}
+    assert any("tl.load" in source[line - trace.first_line] for line in loads)
 
 
 @pytest.mark.skipif(not X86, reason="this machine runs Arm's code")
