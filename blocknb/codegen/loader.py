@@ -41,16 +41,16 @@ def load_object(data: bytes) -> Loaded:
 
     The bytes must come from a worker or through the cache, which checks them: a damaged object may crash the linker.
     """
-    made_for, own = elf_instruction_set(data), Target.parse("cpu").isa
-    if made_for not in ("", own):
-        hint = "read its assembly, or compile the kernel for this machine: target='cpu'"
-        raise Unsupported(f"the code is for {made_for} CPUs, and this machine has an {own} CPU", hint=hint)
     defined, undefined = elf_symbols(data)
     if unknown := sorted(set(undefined) - set(LIBRARY)):
         raise CompilerBug("the code calls undefined functions: " + ", ".join(unknown))
     with forks.guard:  # the locks of LLVM itself could not be made new in the child of a fork
         from llvmlite import binding
 
+        made_for, own = elf_instruction_set(data), Target.parse("cpu").isa
+        if made_for not in ("", own):
+            hint = "read its assembly, or compile the kernel for this machine: target='cpu'"
+            raise Unsupported(f"the code is for {made_for} CPUs, and this machine has an {own} CPU", hint=hint)
         library = binding.JITLibraryBuilder().add_object_img(data)
         for name in undefined:
             library.import_symbol(name, _library_address(name))

@@ -7,12 +7,15 @@ import re
 import numpy as np
 import pytest
 from host_cpus import X86
+from kernels import CASES
 from zoo import ZOO
 from zoo.launches import only_compiled
 from zoo.test_zoo import ON_CPU, QUICK
 
 import blocknb
 import blocknb.language as tl
+from blocknb import passes
+from blocknb.codegen import cpu, llvm
 from blocknb.codegen.elf_objects import elf_instruction_set, elf_symbols
 from blocknb.codegen.llvm import LIBRARY
 from blocknb.codegen.loader import load_object
@@ -162,3 +165,12 @@ def test_the_kernels_of_the_zoo_compile_for_arm(name):
         data = compiled.trace.artifacts["object"]
         assert elf_instruction_set(data) == "aarch64"
         assert set(elf_symbols(data)[1]) <= set(LIBRARY)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", CASES)
+def test_the_kernels_of_the_tests_compile_for_arm(name):
+    target = Target.parse(ARM)
+    func = passes.run(CASES[name].parse(CASES[name].make(np.random.default_rng(7)), target), target)[0]
+    module = cpu.generate(func, target)
+    assert module.entry in llvm.compile_cpu(module.text, target).result().exports
