@@ -3,9 +3,7 @@
 QEMU emulates the processor for one process (user mode), and passes system calls to this kernel. The script builds a folder with a Python
 for Arm: QEMU and Python come from Debian's packages, NumPy, llvmlite and pytest as wheels for Arm at the versions of
 requirements/toolchain.lock. It needs Debian or Ubuntu with apt-get, and no root. Nothing outside of the folder changes. The emulated Python
-is slow: its start takes a minute, and 250 tests take half an hour on two cores.
-
-The tests run in the order of their files. A stable hash chooses one in `--one-in`; names of tests or files run all of them:
+is slow: 250 tests take half an hour. A stable hash chooses one test in `--one-in`; names of tests or files run all of them:
 
     python scripts/test_aarch64.py tests/cpu/test_cpu_casts.py -k fp16
 """
@@ -87,10 +85,11 @@ def install_python(folder: Path) -> Path:
     return Path(os.path.realpath(system / "usr" / "bin" / "python3"))
 
 
-def install_wheels(folder: Path, python: Path) -> Path:
-    """The packages of WHEELS for Arm, at the versions of the lock file."""
-    site, version = folder / "site", re.search(r"3\.\d+", python.name)
+def install_wheels(folder: Path, python: Path) -> None:
+    """The packages of WHEELS for Arm, at the versions of the lock file, in the folder of Debian's Python for local packages."""
+    version = re.search(r"3\.\d+", python.name)
     assert version, f"{python} names no version"
+    site = folder / "system" / "usr" / "local" / "lib" / python.name / "dist-packages"
     if not site.exists():
         lock = (ROOT / "requirements" / "toolchain.lock").read_text()
         blocks = re.findall(r"^[a-z].*(?:\n .*)*", lock, re.MULTILINE)
@@ -102,8 +101,8 @@ def install_wheels(folder: Path, python: Path) -> Path:
         platform = ("--python-platform", "aarch64-manylinux_2_28", "--python-version", version[0])
         source = ("--only-binary", ":all:", "--no-deps", "--require-hashes", "-r", folder / "wheels.lock")
         run(uv, "pip", "install", "-q", *platform, "--target", folder / "site.part", *source)
+        site.parent.mkdir(parents=True)
         (folder / "site.part").rename(site)
-    return site
 
 
 def launcher(folder: Path, qemu: Path, python: Path) -> Path:
@@ -115,11 +114,11 @@ def launcher(folder: Path, qemu: Path, python: Path) -> Path:
     return path
 
 
-def environment(folder: Path, site: Path, one_in: int) -> dict[str, str]:
-    """The environment of the emulated process: this tree, the wheels, and caches of its own."""
+def environment(folder: Path, one_in: int) -> dict[str, str]:
+    """The environment of the emulated process: this tree, and caches of its own."""
     return os.environ | {
         "PYTHONDONTWRITEBYTECODE": "",  # emulated, compiling the modules takes minutes
-        "PYTHONPATH": f"{ROOT}:{site}:{ROOT / 'scripts'}",
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}",
         "PYTHONPYCACHEPREFIX": str(folder / "pycache"),
         "BLOCKNB_CACHE_DIR": str(folder / "cache"),
         SAMPLE: str(one_in),
@@ -145,7 +144,7 @@ def main() -> int:
     options, arguments = parser.parse_known_args()
     folder = options.folder.resolve()
     qemu, python = install_qemu(folder), install_python(folder)
-    site = install_wheels(folder, python)
+    install_wheels(folder, python)
     command = [str(launcher(folder, qemu, python))]
     named = any(not word.startswith("-") and Path(word.partition("::")[0]).exists() for word in arguments)
     if not options.python:
@@ -153,9 +152,7 @@ def main() -> int:
         command += ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "test_aarch64", *arguments, *tests]
     else:
         command += arguments
-    return subprocess.run(
-        command, env=environment(folder, site, 1 if named else options.one_in), check=False
-    ).returncode
+    return subprocess.run(command, env=environment(folder, 1 if named else options.one_in), check=False).returncode
 
 
 if __name__ == "__main__":

@@ -43,8 +43,8 @@ def fetched(k, programs, target="cpu", **arguments):
 
 
 def lines(address, size):
-    """The addresses of the cache lines that cover `size` bytes from an address on."""
-    return list(range(address, address + size, 64))
+    """The addresses of the prefetches that cover `size` bytes: one per cache line, or per iteration of two vectors of fp32, if shorter."""
+    return list(range(address, address + size, min(64, 2 * TargetFeatures.of(Target.parse("cpu")).vector_bytes)))
 
 
 @pytest.fixture(autouse=True)
