@@ -101,7 +101,7 @@ def install_wheels(folder: Path, python: Path) -> None:
         platform = ("--python-platform", "aarch64-manylinux_2_28", "--python-version", version[0])
         source = ("--only-binary", ":all:", "--no-deps", "--require-hashes", "-r", folder / "wheels.lock")
         run(uv, "pip", "install", "-q", *platform, "--target", folder / "site.part", *source)
-        site.parent.mkdir(parents=True)
+        site.parent.mkdir(parents=True, exist_ok=True)
         (folder / "site.part").rename(site)
 
 
@@ -128,9 +128,11 @@ def environment(folder: Path, one_in: int) -> dict[str, str]:
 def pytest_collection_modifyitems(config, items) -> None:  # type: ignore[no-untyped-def]
     """In the emulated process: keeps one test in so many."""
     one_in = int(os.environ[SAMPLE])
-    kept = [item for item in items if crc32(item.nodeid.encode()) % one_in == 0]
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = kept
+    kept: dict[bool, list[object]] = {True: [], False: []}
+    for item in items:
+        kept[crc32(item.nodeid.encode()) % one_in == 0].append(item)
+    items[:] = kept[True]
+    config.hook.pytest_deselected(items=kept[False])
 
 
 def main() -> int:
