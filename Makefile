@@ -35,7 +35,7 @@ export PATH := $(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help course course-site sbom licenses same-code triton-suite demo test test-full test-torch torch-cpu test-scripts test-browser test-python lab lint lint-python lint-scripts format nightly lock torch install clean
+.PHONY: test-aarch64 help course course-site sbom licenses same-code triton-suite demo test test-full test-torch torch-cpu test-scripts test-browser test-python lab lint lint-python lint-scripts format nightly lock torch install clean
 
 help:
 	@echo "make demo       install, run the notebooks on this machine's device, print a table of their results"
@@ -44,6 +44,7 @@ help:
 	@echo "make course-site  write the course as web pages, executed, with folded solutions, to build/course"
 	@echo "make test       install, lint, all quick tests       make test-full   the slow ones and PyTorch too"
 	@echo "make test-torch the tests of blocknb.torch, with torch's build for the CPU (downloads 372 MiB)"
+	@echo "make test-aarch64  a sample of the CPU tests on an emulated Arm machine (apt-get, no root, half an hour)"
 	@echo "make lint       ruff, mypy, eslint, prettier          make format      applies their automatic fixes"
 	@echo "make same-code BASE=<commit>   compare the code generated for the kernels of the tests with a commit's"
 	@echo "make nightly    fuzz kernels and cells with a new seed (or SEED=N), and append the counts to tests/fuzzing/ledger.json"
@@ -72,6 +73,10 @@ test: install
 
 test-python: install
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --ignore tests/browser --ignore tests/pytorch $(EVERY)
+
+# A sample of the CPU tests on an emulated Arm machine, in build/aarch64; ARGS="tests/cpu/test_cpu_math.py -k exp" chooses others.
+test-aarch64: install
+	$(BIN)/python scripts/test_aarch64.py $(ARGS)
 
 test-torch: install torch-cpu $(VENV)/.triton
 	@$(BIN)/python -c 'import torch' 2>/dev/null || $(MAKE) --no-print-directory torch

@@ -158,14 +158,14 @@ def examine_cupy(driver: InstalledDriver | None, extra: str) -> Finding:
 
 def examine_toolchain(extra: str) -> list[Finding]:
     """The copies of ptxas and nvdisasm that the compiler finds, in its order of preference."""
-    from blocknb.codegen.toolchain import candidates, find_nvdisasm, find_ptxas
+    from blocknb.codegen.toolchain import candidates, find_nvdisasm, find_ptxas, how_to_get
     from blocknb.target import Target
 
     target = Target.parse("sm_90a")
     findings = []
     for name, find in (("ptxas", find_ptxas), ("nvdisasm", find_nvdisasm)):
         copies = [f"{'.'.join(map(str, t.version)) or 'unknown version'} ({t.origin})" for t in candidates(name)]
-        fix = "" if find(target) else install(extra)
+        fix = "" if find(target) else install(extra) if sys.platform == "linux" else how_to_get(name)
         if fix and copies:
             fix = f"{target} needs a newer version: {fix}"
         findings.append(Finding(name, ", ".join(copies) or None, fix))

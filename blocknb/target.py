@@ -1,4 +1,4 @@
-"""Compilation targets: `Target.parse("sm_90a")`, `Target.parse("cpu")`, `Target.parse("cpu:haswell")`.
+"""Compilation targets: `Target.parse("sm_90a")`, `Target.parse("cpu")`, `Target.parse("cpu:haswell")`, `Target.parse("cpu:aarch64")`.
 
 A target is plain data that cache keys, test parameters and notes can use. Tables hold the GPU limits (CUDA C++ Programming Guide,
 "Technical Specifications per Compute Capability") and the tested CPUs. Only the name "cpu" queries LLVM for the host CPU.
@@ -23,6 +23,7 @@ class Target:
     """A GPU architecture or a CPU.
 
     `kind` is "cuda" or "cpu"; `arch` LLVM's name ("sm_90a", "znver4"); `features` LLVM's feature string ("+ptx88", "+avx2,+fma").
+    `isa` is the instruction set of a CPU, as LLVM's triples name it ("x86_64", "aarch64"), and "" for GPUs.
     `capability` is 90 for sm_90a and 0 for CPUs. `specific` is true if the name ends in "a"; such a target has architecture-specific
     instructions (wgmma on 90a). `max_shared` is the limit of shared memory per CTA, and `shared_per_sm` that per SM, in bytes.
     `max_warps` and `max_ctas` are the limits of resident warps and CTAs per SM, and `registers` is the number of 32-bit registers per
@@ -32,6 +33,7 @@ class Target:
     kind: str
     arch: str
     features: str = ""
+    isa: str = ""
     capability: int = 0
     specific: bool = False
     warp_size: int = 1
@@ -61,6 +63,11 @@ class Target:
         return self.arch if self.kind == "cuda" else f"cpu:{self.arch}"
 
     @property
+    def llvm_cpu(self) -> str:
+        """LLVM's name of a CPU. It calls the baseline of Arm "generic"."""
+        return "generic" if self.arch == "aarch64" else self.arch
+
+    @property
     def is_gpu(self) -> bool:
         return self.kind == "cuda"
 
@@ -82,7 +89,7 @@ class Target:
 
 def known() -> list[str]:
     """All names that `Target.parse` accepts."""
-    return [*_GPUS, "cpu", *(f"cpu:{name}" for name in _CPUS)]
+    return [*_GPUS, "cpu", *(f"cpu:{name}" for name in [*_CPUS, *_ARM_CPUS])]
 
 
 # PTX 8.1 is CUDA 12.1. From sm_90 on, the version is PTX 8.8 (CUDA 12.9), which has all instructions of LLVM 22.
@@ -119,6 +126,16 @@ _CPUS = {
     "znver4": _V4 + ",+avx512bf16,+avx512vnni",
 }
 
+_NEON = "+fp-armv8,+neon"  # the baseline of 64-bit Arm
+_V8_2 = _NEON + ",+crc,+dotprod,+fullfp16,+lse,+rdm"
+_ARM_CPUS = {
+    "aarch64": _NEON,
+    "cortex-a72": _NEON + ",+crc",  # Raspberry Pi 4, AWS Graviton 1
+    "neoverse-n1": _V8_2,  # AWS Graviton 2, Ampere Altra
+    "neoverse-v2": _V8_2 + ",+bf16,+i8mm,+sve,+sve2",  # NVIDIA Grace, AWS Graviton 4
+    "apple-m1": _V8_2,
+}
+
 
 @functools.cache
 def _gpu(name: str) -> Target:
@@ -140,11 +157,13 @@ def _gpu(name: str) -> Target:
 
 @functools.cache
 def _named_cpu(name: str) -> Target:
+    if name in _ARM_CPUS:
+        return Target(kind="cpu", arch=name, features=_ARM_CPUS[name], isa="aarch64")
     if name not in _CPUS:
         raise UnknownTarget(
-            f"unknown CPU {name!r}", hint="known CPUs: " + ", ".join(["cpu", *(f"cpu:{n}" for n in _CPUS)])
+            f"unknown CPU {name!r}", hint="known CPUs: " + ", ".join(name for name in known() if name.startswith("cpu"))
         )
-    return Target(kind="cpu", arch=name, features=_CPUS[name])
+    return Target(kind="cpu", arch=name, features=_CPUS[name], isa="x86_64")
 
 
 #: The CPU that "cpu" means instead of the host CPU, or "".
@@ -168,4 +187,15 @@ def _host() -> Target:
         return _named_cpu(_assumed)
     import llvmlite.binding as binding
 
-    return Target(kind="cpu", arch=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten())
+    name, features = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
+    isa = instruction_set(binding.get_process_triple())
+    if isa == "aarch64":  # LLVM reads /proc/cpuinfo, which containers and emulators may hide; each such CPU has NEON
+        features = ",".join(filter(None, [_NEON, features]))
+        name = "aarch64" if name == "generic" else name
+    return Target(kind="cpu", arch=name, features=features, isa=isa)
+
+
+def instruction_set(triple: str) -> str:
+    """The instruction set of an LLVM triple: "aarch64" for "arm64-apple-darwin23", which is Apple's name for it."""
+    first = triple.partition("-")[0]
+    return "aarch64" if first == "arm64" else first

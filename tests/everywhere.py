@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from cpu.native import compile_native, launch_native
 from fuzz import simt
+from host_cpus import OLDER
 from kernels.base import Case, copied, parameters
 
 from blocknb import passes, reinterpret
@@ -21,7 +22,7 @@ from blocknb.runtime.host import HostKernel
 from blocknb.target import Target
 
 #: Python, the IR interpreter, three CPUs without passes and one with them, the IR of a GPU, and simulated GPU code.
-WAYS = ("eager", "ir", "cpu:x86-64-v2", "cpu:haswell", "cpu", "passes cpu", "ir sm_90a", "simt sm_75", "simt sm_90a")
+WAYS = ("eager", "ir", *OLDER, "cpu", "passes cpu", "ir sm_90a", "simt sm_75", "simt sm_90a")
 
 
 def same_bits(actual: np.ndarray, expected: np.ndarray, message: str) -> None:

@@ -182,7 +182,9 @@ def test_a_module_loads_third_party_packages_only_inside_functions() -> None:
         for name, line in imports(tree, everywhere=False)
         if name.split(".")[0] not in allowed
         and not (room_of(path) in MAY_IMPORT_IPYTHON and name.split(".")[0] in ("IPython", "traitlets"))
-        and not (path.name == "worker.py" and name.startswith("tool_runs."))  # a script, which imports from its folder
+        and not (
+            path.name == "worker.py" and name.startswith(("elf_objects.", "tool_runs."))
+        )  # a script, which imports from its folder
         and not (room_of(path) == "widgets" and name == "ipywidgets")  # a user imports this room by name
         and not (room_of(path) == "torch" and name.split(".")[0] == "torch")  # loaded at the first use of blocknb.torch
         and not (

@@ -87,13 +87,14 @@ def compile_cpu(
 ) -> Future[CpuCode]:
     """Compiles LLVM text to an object for `load_object`; the future raises CompilerBug, also for undefined functions."""
     job = {"kind": "object", "text": text, "opt": opt, "llvm": llvm, "allowed": LIBRARY}
-    job |= {"cpu": target.arch, "features": target.features}
+    job |= {"cpu": target.llvm_cpu, "features": target.features, "isa": target.isa}
     return then((workers or shared()).submit(job), _cpu_code)
 
 
 def list_cpu(text: str, target: Target, *, opt: int = 2, workers: Workers | None = None) -> Future[str]:
     """The assembly of what `compile_cpu` makes of the same text; LLVM runs once more for it."""
-    job = {"kind": "listing", "text": text, "opt": opt, "cpu": target.arch, "features": target.features}
+    job = {"kind": "listing", "text": text, "opt": opt}
+    job |= {"cpu": target.llvm_cpu, "features": target.features, "isa": target.isa}
     return then((workers or shared()).submit(job), lambda answer: answer["asm"])
 
 

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from blocknb import forks
+from blocknb.codegen.elf_objects import elf_instruction_set, elf_symbols
 from blocknb.codegen.llvm import LIBRARY
-from blocknb.codegen.worker import elf_symbols
-from blocknb.errors import CompilerBug
+from blocknb.errors import CompilerBug, Unsupported
+from blocknb.target import Target
 
 
 class Loaded:
@@ -36,7 +37,7 @@ _numbers = itertools.count()
 
 
 def load_object(data: bytes) -> Loaded:
-    """Loads an object that a worker made; raises CompilerBug if it cannot be linked.
+    """Loads an object that a worker made. Raises CompilerBug if it cannot be linked, and Unsupported if it is for another instruction set.
 
     The bytes must come from a worker or through the cache, which checks them: a damaged object may crash the linker.
     """
@@ -46,6 +47,10 @@ def load_object(data: bytes) -> Loaded:
     with forks.guard:  # the locks of LLVM itself could not be made new in the child of a fork
         from llvmlite import binding
 
+        made_for, own = elf_instruction_set(data), Target.parse("cpu").isa
+        if made_for not in ("", own):
+            hint = "read its assembly, or compile the kernel for this machine: target='cpu'"
+            raise Unsupported(f"the code is for {made_for} CPUs, and this machine has an {own} CPU", hint=hint)
         library = binding.JITLibraryBuilder().add_object_img(data)
         for name in undefined:
             library.import_symbol(name, _library_address(name))
@@ -64,8 +69,11 @@ def _jit() -> Any:
 
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
+    # Objects are linked as on Linux everywhere: the rules of macOS would put an underscore before each name.
+    triple = f"{Target.parse('cpu').isa}-unknown-linux-gnu"
+    machine = binding.Target.from_triple(triple).create_target_machine(reloc="pic", codemodel="default")
     # Errors come back as exceptions; printing them too would litter the notebook.
-    return binding.create_lljit_compiler(use_jit_link=True, suppress_errors=True)
+    return binding.create_lljit_compiler(machine, use_jit_link=True, suppress_errors=True)
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """Machine code as text, each line with the source line it came from.
 
-PTX and x86 assembly carry `.loc` directives and nvdisasm prints `//## File` comments; all three become the same list of `SassLine`s,
+PTX and assembly of CPUs carry `.loc` directives and nvdisasm prints `//## File` comments; all three become the same list of `SassLine`s,
 which link each line of a cell to its machine code. The parser drops lines that contain only such marks. nvdisasm takes 0.4 s even for
 the smallest kernel, so `disassemble` runs on demand and returns a Future from a worker.
 """

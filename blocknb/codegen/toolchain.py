@@ -81,6 +81,15 @@ def candidates(name: str) -> tuple[Tool, ...]:
     return tuple(seen.values())
 
 
+def how_to_get(name: str) -> str:
+    """What to do where ptxas or nvdisasm is missing. pip has wheels of both for Linux, on x86 and Arm, and NVIDIA has none for macOS."""
+    if sys.platform == "linux":
+        return "run pip install 'blocknb[toolchain]'"
+    if sys.platform == "darwin":
+        return f"NVIDIA has no {name} for macOS; blocknb on Linux shows SASS, in a container, too"
+    return f"install NVIDIA's CUDA toolkit, and put {name} on PATH"
+
+
 def forget() -> None:
     """Clears the cached tools, so that newly installed ones are found."""
     for function in (find_ptxas, find_nvdisasm, candidates, installed, _ask_version):

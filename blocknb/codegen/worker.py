@@ -1,7 +1,7 @@
 """The worker process that runs LLVM and ptxas: LLVM text in, PTX, cubin or object code out, one frame per job.
 
 LLVM aborts its process on code that it cannot select, so code generation never runs in the notebook's process (`loader` runs only LLVM's
-linker there). This file is a *script*. Apart from `tool_runs` of its own folder it imports neither blocknb nor NumPy, so a worker is ready
+linker there). This file is a *script*. Apart from two files of its own folder it imports neither blocknb nor NumPy, so a worker is ready
 within 70 ms (`python -I -S worker.py <folder of llvmlite>`; `blocknb.codegen.llvm` starts it). At the start it moves file descriptor 1 away
 and replaces it by standard error, so a library that prints cannot break the frames. A thread reads the requests, so the process notices the
 end of its parent during a long job.
@@ -11,8 +11,8 @@ end of its parent during a long job.
 `ptx`       text, arch, features, opt, select (how hard the back end tries, 0 to 3; default opt) -> ptx, ms
 `cubin`     the same and ptxas (a path) -> ptx, cubin, log, ms
 `assemble`  ptx, arch, ptxas -> cubin, log, ms
-`object`    text, cpu, features, opt, allowed (names) -> object, exports, ms
-`listing`   text, cpu, features, opt -> asm, ms: the same code as text, which takes as long again
+`object`    text, cpu, features, [isa], opt, allowed (names) -> object, exports, ms
+`listing`   text, cpu, features, [isa], opt -> asm, ms: the same code as text, which takes as long again
 `sass`      cubin, nvdisasm (a path) -> sass, ms
 `ping`      [arch, features, ptxas] -> llvm (version), cpu, features; with an arch it compiles an empty kernel to be warm
 
@@ -32,9 +32,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 if __name__ != "__main__":
+    from blocknb.codegen.elf_objects import elf_symbols
     from blocknb.codegen.tool_runs import WaitingTool, run_tool, write_all
 else:
     sys.path.append(os.path.dirname(__file__))
+    from elf_objects import elf_symbols  # type: ignore[no-redef,import-not-found]
     from tool_runs import WaitingTool, run_tool, write_all  # type: ignore[no-redef,import-not-found]
 
 # ---- frames: 8 bytes of length, then a JSON header, then the long values one after another -----------------------------
@@ -89,31 +91,6 @@ def read_frame(fd: int, read: Callable[[int, int], bytes] = os.read) -> dict:
     return unpack(size, head_size, read_exactly(fd, size, read))
 
 
-# ---- ELF: the symbol table alone, for the defined and the undefined symbols of an object ---------------------------------
-
-
-def elf_symbols(data: bytes) -> tuple[list[str], list[str]]:
-    """(defined global names, undefined names) of a little-endian ELF64 object; both empty for other formats."""
-    if data[:6] != b"\x7fELF\x02\x01":
-        return [], []
-    table = struct.unpack_from("<Q", data, 0x28)[0]
-    entry, count = struct.unpack_from("<HH", data, 0x3A)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", data, table + i * entry) for i in range(count)]
-    defined, undefined = [], []
-    for _, kind, _, _, offset, size, link, *_ in sections:
-        if kind != 2:  # SHT_SYMTAB
-            continue
-        strings = sections[link][4]
-        for at in range(offset + 24, offset + size, 24):  # the first entry is the null symbol
-            name, info, _, section, _, _ = struct.unpack_from("<IBBHQQ", data, at)
-            text = data[strings + name : data.index(b"\0", strings + name)].decode()
-            if section == 0 and text:
-                undefined.append(text)
-            elif info >> 4 and section != 0:  # STB_GLOBAL or STB_WEAK
-                defined.append(text)
-    return defined, undefined
-
-
 # ---- LLVM ---------------------------------------------------------------------------------------------------------------
 
 
@@ -155,6 +132,13 @@ def _host_triple(binding: Any) -> str:
     # Objects are loaded by LLVM's own linker in the parent, which takes ELF on every system.
     triple = binding.get_process_triple()
     return triple if "linux" in triple or triple.endswith("-elf") else triple + "-elf"
+
+
+def _triple(binding: Any, isa: str) -> str:
+    """The triple of an instruction set ("" for that of this machine). Code for another one is only read, so its system is Linux."""
+    host = _host_triple(binding)
+    own = host.partition("-")[0].replace("arm64", "aarch64")
+    return host if isa in ("", own) else f"{isa}-unknown-linux-gnu"
 
 
 def _machine(triple: str, cpu: str, features: str, opt: int, reloc: str = "default") -> Any:
@@ -277,7 +261,7 @@ def spell_negations(ptx: str) -> str:
 def _for_host(job: dict, clock: Clock) -> tuple[Any, Any]:
     """The optimised module of a job for a CPU, and the machine that emits it."""
     opt = job.get("opt", 2)
-    triple = _host_triple(_binding())
+    triple = _triple(_binding(), job.get("isa", ""))
     machine = _machine(triple, job["cpu"], job.get("features", ""), min(opt, 3), reloc="pic")
     clock.lap("start")
     module = _parse(job["text"], machine)

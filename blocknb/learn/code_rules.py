@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from blocknb.codegen.toolchain import how_to_get
 from blocknb.errors import KernelError
 from blocknb.learn.cell import Answer, answer_of, line_of, matched
 from blocknb.learn.exercise import Case, CheckFinding, Exercise, Rule
@@ -27,7 +28,7 @@ from blocknb.runtime.summary import scalars_of, summary
 TARGET = "sm_90a"
 MULTIPROCESSORS = 132  # of an H100 or H200
 COMPILE_SECONDS = 30.0
-NO_PTXAS = "ptxas is not installed, which alone knows the registers: pip install blocknb[toolchain] on Linux"
+NO_PTXAS = f"ptxas is not installed, which alone knows the registers: {how_to_get('ptxas')}"
 MOST_STEPS = 6000  # ops of the timeline, as on a card
 
 Check = Callable[[Attempt], Iterator[CheckFinding]]

@@ -12,10 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from blocknb.codegen.sass import Listing, assembly_lines
+from blocknb.codegen.toolchain import find_ptxas, how_to_get
 from blocknb.errors import KernelError, Loc
 from blocknb.ir.text import print_lines
 from blocknb.notebook import numbers
 from blocknb.notebook.helper_sources import HelperSource, helper_of
+from blocknb.target import Target
 from blocknb.trace import Note, Stage, Trace
 
 
@@ -183,7 +185,7 @@ def code_sections(trace: Trace, expression: str, group: str, whole: bool = True)
         found.append(
             _code("ptx", "PTX", group, _listing(assembly_lines(trace.ptx), trace), f"{expression}.ptx", about, "ptx")
         )
-    if trace.artifacts.get("cubin"):
+    if trace.artifacts.get("cubin") or (trace.ptx and find_ptxas(trace.target) is None):
         later = not whole and "sass" not in vars(trace) and trace.disassembles
         found.append(_sass(trace, expression, group, later))
     if trace.artifacts.get("object"):
@@ -193,7 +195,8 @@ def code_sections(trace: Trace, expression: str, group: str, whole: bool = True)
 
 
 def _assembly(trace: Trace, expression: str, group: str, later: bool) -> Section:
-    about, call = "Assembly for the CPU of this machine", f"{expression}.assembly"
+    own = trace.target == Target.parse("cpu")
+    about, call = f"Assembly for {'the CPU of this machine' if own else trace.target}", f"{expression}.assembly"
     if later:
         return Section("assembly", "assembly", group, (), call, about, "not generated yet", "asm", later=True)
     try:
@@ -202,7 +205,7 @@ def _assembly(trace: Trace, expression: str, group: str, later: bool) -> Section
         return Section(
             "assembly", "assembly", group, (ListingLine(numbers.complaint(error)),), call, about, "not available", "asm"
         )
-    title = "x86 assembly" if "x86" in text or "%r" in text else "assembly"
+    title = {"x86_64": "x86 assembly", "aarch64": "Arm assembly"}.get(trace.target.isa, "assembly")
     return _code("assembly", title, group, _listing(assembly_lines(text), trace), call, about, "asm")
 
 
@@ -210,13 +213,15 @@ def _sass(trace: Trace, expression: str, group: str, later: bool) -> Section:
     about, call = "Machine code of the GPU, assembled by ptxas", f"{expression}.sass"
     if later:
         return Section("sass", "SASS", group, (), call, about, "not disassembled yet", "sass", later=True)
-    missing = "nvdisasm is not installed: run pip install 'blocknb[toolchain]'"
+    tool = "nvdisasm" if trace.artifacts.get("cubin") else "ptxas"
+    missing = f"SASS needs {tool}, and there is none for {trace.target} here: {how_to_get(tool)}"
     try:
         listing: Listing | None = trace.sass
     except KernelError as error:
         listing, missing = None, numbers.complaint(error)
     if listing is None:
-        return Section("sass", "SASS", group, (ListingLine(missing),), call, about, "not disassembled", "sass")
+        state = "not disassembled" if tool == "nvdisasm" else "not assembled"
+        return Section("sass", "SASS", group, (ListingLine(missing),), call, about, state, "sass")
     return _code("sass", "SASS", group, _listing(listing.lines, trace), f"{call}.text", about, "sass")
 
 

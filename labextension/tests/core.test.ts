@@ -303,6 +303,10 @@ describe('explanations of instructions', () => {
     ['sass', '    LDG.E.128 R4, desc[UR4][R2.64]', 'LDG.E.128', /device memory/],
     ['asm', '\tvfmadd231ps\t%ymm1, %ymm2, %ymm3', 'vfmadd231ps', /rounded once \(8 fp32/],
     ['asm', '\tvaddss\t%xmm1, %xmm2, %xmm3', 'vaddss', /\(scalar\)/],
+    ['asm', '\tfmla\tv3.4s, v24.4s, v27.s[0]', 'fmla', /rounded once \(4 elements of 32 bits\)/],
+    ['asm', '\tfadd\td0, d1, d2', 'fadd', /^sums of floats$/],
+    ['asm', '\tb.ne\t.LBB0_3', 'b', /jumps/],
+    ['asm', '\tjne\t.LBB0_3', 'jne', /jumps if not equal/],
   ])('%s: %s', (language, line, opcode, words) => {
     const found = explain(language, line)!;
     expect(found.opcode).toBe(opcode);

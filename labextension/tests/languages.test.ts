@@ -36,3 +36,11 @@ test('each language has tokens of several kinds', () => {
     expect(new Set(Object.values(tokens(line, name))).size, name).toBeGreaterThan(1);
   }
 });
+
+test('an immediate operand of Arm is a number, and a comment of x86 a comment', () => {
+  const arm = tokens('add x8, x9, #16 // 16 bytes', 'asm');
+  expect(arm['x8']).toBe('variableName');
+  expect(arm['16']).toBe('number');
+  expect(arm['// 16 bytes']).toBe('comment');
+  expect(tokens('movq %rsp, %rbp # 8-byte Spill', 'asm')['# 8-byte Spill']).toBe('comment');
+});

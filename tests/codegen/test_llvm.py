@@ -13,6 +13,7 @@ import time
 
 import numpy as np
 import pytest
+from host_cpus import BASELINE, NEWER
 
 from blocknb.codegen import worker
 from blocknb.codegen.llvm import Workers, compile_cpu, compile_cuda, list_cpu, shared
@@ -186,7 +187,7 @@ def call_double(loaded, array):
     function(array.ctypes.data, array.size)
 
 
-@pytest.mark.parametrize("name", ["cpu", "cpu:haswell", "cpu:x86-64"])
+@pytest.mark.parametrize("name", ["cpu", NEWER, BASELINE])
 def test_object_code_runs_in_this_process(name):
     code = compile_cpu(DOUBLE, Target.parse(name)).result()
     assert code.exports == ("double_all",)
@@ -232,7 +233,7 @@ def test_a_hidden_runtime_call_is_refused_where_the_cpu_lacks_the_instruction(on
 def test_the_loader_refuses_undefined_names_by_itself(one):
     # As in a foreign object: the worker is told that the name is allowed.
     text = "declare void @nosuch()\ndefine void @f() {\n call void @nosuch()\n ret void\n}"
-    job = {"kind": "object", "text": text, "cpu": CPU.arch, "features": CPU.features, "allowed": ["nosuch"]}
+    job = {"kind": "object", "text": text, "cpu": CPU.llvm_cpu, "features": CPU.features, "allowed": ["nosuch"]}
     data = one.submit(job).result()["object"]
     with pytest.raises(CompilerBug, match="nosuch"):
         load_object(data)

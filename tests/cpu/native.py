@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from host_cpus import BASELINE, NEWER
 
 from blocknb import passes
 from blocknb.codegen import cpu, llvm
@@ -16,8 +17,8 @@ from blocknb.runtime.extents import extent
 from blocknb.runtime.host import HostKernel
 from blocknb.target import Target
 
-#: This machine, one with AVX2, FMA and fp16 conversion, and one with nothing but SSE2.
-TARGETS = ("cpu", "cpu:haswell", "cpu:x86-64")
+#: This machine, one with AVX2, FMA and fp16 conversion, and one with nothing but SSE2; on Arm this machine and the baseline.
+TARGETS = tuple(dict.fromkeys(("cpu", NEWER, BASELINE)))
 
 
 def prepared(func: Func, target: Target) -> Func:

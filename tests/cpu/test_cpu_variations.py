@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from frontend_helpers import argument
+from host_cpus import OLDER
 from native import launch_native
 from varied_kernels import KERNELS, PROGRAMS
 
@@ -63,7 +64,7 @@ def here(target: Target) -> bool:
     return all(CPU.has(feature.removeprefix("+")) for feature in target.features.split(","))
 
 
-TARGETS = [name for name in ("cpu:x86-64-v2", "cpu:haswell", "cpu:x86-64-v4") if here(Target.parse(name))]
+TARGETS = [name for name in (*OLDER, "cpu:x86-64-v4") if here(Target.parse(name))]
 ALTERNATIVES: dict[str, list[Any]] = {
     "target": TARGETS,
     "vector": [8, 16, 32, 64, 128],  # 2 to 32 lanes of 32 bits

@@ -6,11 +6,12 @@ import everywhere
 import numpy as np
 import pytest
 import seeds
+from host_cpus import NEWER
 
 import blocknb
 import blocknb.language as tl
 
-WAYS = ("eager", "cpu:haswell", "cpu", "ir sm_90a", "simt sm_75", "simt sm_90a")
+WAYS = ("eager", NEWER, "cpu", "ir sm_90a", "simt sm_75", "simt sm_90a")
 
 
 @blocknb.kernel

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import seeds
 import zeros_everywhere as zeros
+from host_cpus import NEWER, OLDER
 from kernels.base import Case
 
 import blocknb
 import blocknb.language as tl
 from blocknb.codegen.cpu.reduction_kinds import identity_of_places
 
-QUICK = ("eager", "cpu:haswell", "cpu", "simt sm_90a")
+QUICK = ("eager", NEWER, "cpu", "simt sm_90a")
 
 
 def parameters(quick: tuple[str, ...], dtypes: tuple[str, ...]) -> list:
@@ -35,7 +36,7 @@ def test_row_extrema_ignore_nan_and_return_the_first_index(dtype: str, ways: tup
     everywhere.check(zeros.rows, arguments, wanted, ways)
 
 
-@pytest.mark.parametrize("target", ["cpu:x86-64-v2", "cpu:haswell", "cpu"])
+@pytest.mark.parametrize("target", [*OLDER, "cpu"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_extrema_of_ragged_rows_have_the_right_sign_of_zero(dtype: str, target: str) -> None:
     @blocknb.kernel

@@ -35,8 +35,8 @@ from blocknb.language import types as t
 from blocknb.language.types import Tile
 
 FLOATS = (t.float16, t.bfloat16, t.float32, t.float64)
-OLD = TargetFeatures(16, 16, fma=False, f16c=False, sse41=False, avx512=False)
-NEW = TargetFeatures(32, 32, fma=True, f16c=True, sse41=True, avx512=False)
+OLD = TargetFeatures(16, 16, fma=False, f16c=False, sse41=False, avx512=False, isa="x86_64")
+NEW = TargetFeatures(32, 32, fma=True, f16c=True, sse41=True, avx512=False, isa="x86_64")
 Generate = Callable[[Op, list[str]], tuple[list[str], str, dict[str, str]]]
 
 

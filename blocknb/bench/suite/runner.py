@@ -78,7 +78,7 @@ def run(names: Sequence[str], options: BenchOptions) -> list[dict[str, Any]]:
         )
     if device == "gpu":
         return [on_gpu(names, options)]
-    counts = options.threads or tuple(sorted({1, len(os.sched_getaffinity(0))}))
+    counts = options.threads or tuple(sorted({1, machine.cpu_count()}))
     documents: list[dict[str, Any]] = []
     for n in counts:
         documents.append(_in_a_process(names, replace(options, threads=(n,))))

@@ -79,7 +79,7 @@ class KernelBuilder(InstructionBuilder):
         elif width == 1:
             self.w.when(mask, lambda: self.w.do(f"store {ty} {value}, ptr {place}, align {align}"))
         else:
-            if element in ("i8", "i16", "i32"):
+            if element in ("i8", "i16", "i32") and self.machine.x86:
                 value = self._not_truncated(value, element, width)
             operands = f"{ty} {value}, ptr align {align} {place}, <{width} x i1> {mask}"
             self.w.do(f"call void @llvm.masked.store.{suffix(element, width)}.p0({operands})")

@@ -89,6 +89,8 @@ def extremum(code: InstructionBuilder, name: str, a: str, b: str, dtype: Any, na
     ty = vector_type(element, width)
     if not dtype.is_float:
         return code.intrinsic(("s" if dtype.is_signed else "u") + name, element, width, a, b)
+    if code.machine.neon:  # FMAX and FMAXNM order zeros and NaNs as wanted
+        return code.intrinsic(f"{name}imum{'' if nan else 'num'}", element, width, a, b)
     fixed = [x for x in (a, b) if not x.startswith("%")]
     if len(fixed) == 1:
         other = b if a == fixed[0] else a

@@ -3,7 +3,7 @@
 A tile of MR x NR accumulators stays in vector registers while k runs. At each k, one row of B is loaded as vectors, and each of the MR
 elements of A's column is broadcast and multiplied into it. B is stored in panels of NR columns, so its rows are contiguous; the loop that
 makes B writes the panels. A may have any strides, because its elements are read one at a time. Tiles are powers of two, so NR is too.
-32 columns of fp32 and 8 rows take 16 of the 32 registers of AVX-512; 16 columns and 4 rows take 8 of the 16 of AVX2. Both have more
+Two vectors and 8 rows take 16 of the 32 registers of AVX-512 or NEON; two vectors and 4 rows take 8 of the 16 of AVX2. Both have more
 accumulators than the latency of a fused multiply-add in cycles. Source: Goto & van de Geijn, "Anatomy of High-Performance Matrix
 Multiplication" (ACM TOMS 2008).
 """
@@ -41,7 +41,7 @@ def register_tile(machine: TargetFeatures, op: Op) -> tuple[int, int, int]:
     lanes = machine.vector_bytes // SIZES[register_type(op.results[0].type.dtype)]
     lanes = min(lanes, n)
     nr = min(n, 2 * lanes)
-    return min(m, 8 if machine.avx512 else 4), nr, lanes
+    return min(m, machine.vector_registers // 4), nr, lanes
 
 
 def panel_for(program: Dataflow, machine: TargetFeatures, value: Value, axis: int | None) -> Panel | None:

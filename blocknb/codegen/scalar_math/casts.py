@@ -6,7 +6,7 @@ everything out of range (Intel SDM, CVTTPS2DQ): the least signed integer, or the
 and a maximum with zero mends unsigned ones. Where the machine lacks the conversion, the vector is clamped first. `maxps` and `minps` return
 their second operand where the first is NaN, so NaN becomes the lower bound, which is 0 for unsigned integers. If no float equals the
 largest integer, the clamp ends at the float below it, and a select puts the largest integer where the value lies beyond. LLVM's
-conversions never see a value out of range, which would be poison.
+conversions never see a value out of range, which would be poison. Arm's conversions (FCVTZS, FCVTZU) do all of this themselves.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from blocknb.codegen.scalar_math import narrow_floats
-from blocknb.codegen.scalar_math.instructions import InstructionBuilder
+from blocknb.codegen.scalar_math.instructions import InstructionBuilder, suffix
 from blocknb.codegen.scalar_math.register_types import NARROW, constant, memory_type, register_type
 from blocknb.codegen.text import float_literal, vector_type
 from blocknb.language.types import DType, Pointer
@@ -50,6 +50,8 @@ class VectorConversion:
     @staticmethod
     def of(code: InstructionBuilder, element: str, target: DType, width: int) -> VectorConversion | None:
         """The instruction for vectors of this width, if the machine has one."""
+        if not code.machine.x86:
+            return None
         register = min(code.machine.vector_bytes, code.machine.register_bytes)
         if element == "float" and target.bits == 32 and target.is_signed:
             lanes = max(4, min(width, register // 4))
@@ -65,9 +67,9 @@ class VectorConversion:
 def to_integer(code: InstructionBuilder, x: str, element: str, target: DType, width: int) -> str:
     """`x`, lanes of `element` (float or double), as integers of the target dtype, a truth value excepted."""
     integer = f"i{target.bits}"
-    if width == 1:
-        name = f"llvm.fpto{'s' if target.is_signed else 'u'}i.sat.{integer}.{'f64' if element == 'double' else 'f32'}"
-        return code.w.value(f"call {integer} @{name}({element} {x})")
+    if width == 1 or code.machine.neon:
+        name = f"llvm.fpto{'s' if target.is_signed else 'u'}i.sat.{suffix(integer, width)}.{suffix(element, width)}"
+        return code.w.value(f"call {vector_type(integer, width)} @{name}({vector_type(element, width)} {x})")
     if machine := VectorConversion.of(code, element, target, width):
         return _converted(code, machine, x, element, target, width)
     return _clamped(code, x, element, target, width)
@@ -92,7 +94,7 @@ def _clamped(code: InstructionBuilder, x: str, element: str, target: DType, widt
         clamped = code.select(better, clamped, limit, element, width)
     if target.is_signed:
         clamped = code.select(_is_number(code, x, ty), clamped, _splat(0.0, element, width), element, width)
-    middle = integer if target.bits >= 32 else "i32"  # x86 converts to these
+    middle = integer if target.bits >= 32 else "i32"  # machines convert to these
     signed = target.is_signed or middle != integer
     made = code.convert("fptosi" if signed else "fptoui", clamped, element, middle, width)
     if middle != integer:

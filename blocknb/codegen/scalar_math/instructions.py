@@ -20,7 +20,10 @@ def suffix(element: str, width: int) -> str:
 @dataclass(frozen=True)
 class TargetFeatures:
     """What code generation asks of a target: the bytes of a vector that it writes and of the widest vector register, fused multiply-add,
-    fp16 conversion, rounding, mask registers."""
+    fp16 conversion, rounding, mask registers, and the instruction set (see `Target.isa`; "" if no code of its own exists for it).
+
+    `f16c` and `sse41` are x86's names of features that Arm's baseline has, too.
+    """
 
     vector_bytes: int
     register_bytes: int
@@ -28,14 +31,33 @@ class TargetFeatures:
     f16c: bool
     sse41: bool
     avx512: bool
+    isa: str = ""
+
+    @property
+    def x86(self) -> bool:
+        """Whether x86's instructions exist, at least up to SSE2."""
+        return self.isa == "x86_64"
+
+    @property
+    def neon(self) -> bool:
+        """Whether the vectors are Arm's: 32 registers of 16 bytes, conversions that saturate, extrema that order zeros and NaNs."""
+        return self.isa == "aarch64"
+
+    @property
+    def vector_registers(self) -> int:
+        """How many vector registers there are."""
+        return 32 if self.avx512 or self.neon else 16
 
     @staticmethod
     def of(target: Target) -> TargetFeatures:
+        if target.isa == "aarch64":
+            return TargetFeatures(16, 16, fma=True, f16c=True, sse41=True, avx512=False, isa=target.isa)
         avx512 = target.has("avx512f") and target.has("avx512vl") and target.has("avx512bw") and target.has("avx512dq")
         bits = target.vector_bits
         if bits == 512 and (not avx512 or target.has("prefer-256-bit")):
             bits = 256
-        return TargetFeatures(bits // 8, bits // 8, target.has("fma"), target.has("f16c"), target.has("sse4.1"), avx512)
+        fma, f16c, sse41 = (target.has(feature) for feature in ("fma", "f16c", "sse4.1"))
+        return TargetFeatures(bits // 8, bits // 8, fma, f16c, sse41, avx512, target.isa)
 
 
 class InstructionBuilder:

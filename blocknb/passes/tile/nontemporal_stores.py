@@ -32,15 +32,22 @@ WORK = 12  # additions per element for which memory is slower than the arithmeti
 
 
 def applies(func: Func, target: Target) -> bool:
-    """Whether a kernel for a CPU stores a tile."""
-    return not target.is_gpu and any(op.name == "store" and op.args[0].type.shape for op in func.ops())
+    """Whether a kernel for a CPU stores a tile, and that CPU reads lines before it overwrites them.
+
+    Arm's CPUs do not if stores fill whole lines in order ("write streaming mode" in the manuals of Cortex and Neoverse cores).
+    """
+    return (
+        not target.is_gpu
+        and target.isa != "aarch64"
+        and any(op.name == "store" and op.args[0].type.shape for op in func.ops())
+    )
 
 
 @tile_pass(optional=True, applies=applies)
 def nontemporal_stores(func: Func, target: Target, notes: Notes) -> Func:
     """Lets stores to large arrays bypass the cache of a CPU
 
-    When: a CPU kernel stores a tile to an array of at least 12 MiB, after little arithmetic per element.
+    When: a kernel for an x86 CPU stores a tile to an array of at least 12 MiB, after little arithmetic per element.
 
     What: the store is marked with the size in bytes from which on an array counts as large. Rows that begin and end at a multiple of 16
     bytes are then written with non-temporal stores. All other rows keep ordinary ones.

@@ -72,10 +72,10 @@ const RULES: Record<Exclude<Language, 'text'>, Rules> = {
     ],
   },
   asm: {
-    comment: /[#;].*/,
+    comment: /\/\/.*|;.*|#(?![-\d:]).*/, // Arm writes immediate operands as #4
     tokens: [
       [STRING, 'string'],
-      [/%\w+/, 'variableName'],
+      [/%\w+|\b(?:[vqdshbxw]\d+(?:\.\d*[bhsd])?|[xw]zr|sp)\b/, 'variableName'],
       [/^\.?[\w$.]+:/, 'labelName'],
       [/\.\w+/, 'keyword'],
       [NUMBER, 'number'],

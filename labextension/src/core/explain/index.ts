@@ -1,5 +1,6 @@
-/** Explains the machine instruction on a line of PTX, SASS or x86 assembly. */
+/** Explains the machine instruction on a line of PTX, SASS, or assembly of x86 or Arm. */
 
+import { ARM } from './arm';
 import { PTX, PTX_PARTS } from './ptx';
 import { SASS } from './sass';
 import { X86 } from './x86';
@@ -75,7 +76,24 @@ const x86: Explain = (line) => {
   return null;
 };
 
-const LANGUAGES: Readonly<Record<string, Explain>> = { ptx, sass, asm: x86 };
+const LANES: Readonly<Record<string, string>> = { b: '8 bits', h: '16 bits', s: '32 bits', d: '64 bits' };
+
+/** Explains a line of Arm assembly. The arrangement of a vector gives the number and size of its elements. */
+const arm: Explain = (line) => {
+  const found = /^(\s+)([a-z][a-z0-9]*)(?:\.[a-z]{2})?(?=\s|$)/.exec(line);
+  const text = found && ARM[found[2]];
+  if (!text) {
+    return null;
+  }
+  const vector = /\bv\d+\.(\d+)([bhsd])\b/.exec(line);
+  const more = vector ? ` (${vector[1]} elements of ${LANES[vector[2]]})` : '';
+  return { opcode: found[2], from: found[1].length, text: text + more };
+};
+
+/** Explains a line of assembly. Only x86 marks registers by a percent sign; lines of x86 without registers are jumps. */
+const asm: Explain = (line) => (line.includes('%') ? null : arm(line)) ?? x86(line);
+
+const LANGUAGES: Readonly<Record<string, Explain>> = { ptx, sass, asm };
 
 /** Explains the instruction on a line. Returns null if there is none, or if it is unknown. */
 export function explain(language: string, line: string): Explanation | null {
