@@ -122,7 +122,7 @@ def fuzz(options: argparse.Namespace) -> int:
 
     from blocknb.fuzz.run import FuzzOptions, run
     from blocknb.fuzz.worker import Setup
-    from blocknb.runtime.machine import cpu_count
+    from blocknb.cpus import cpu_count
 
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
     features = "" if options.features == "native" else options.features

@@ -23,6 +23,7 @@ from typing import Any
 
 from blocknb.codegen.process import WorkerEnded, WorkerProcess
 from blocknb.codegen.toolchain import PtxasResources, Tool, find_ptxas, read_ptxas_log
+from blocknb.cpus import cpu_count
 from blocknb.errors import AssemblyError, CompilerBug, KernelError, OutOfResources, Unsupported
 from blocknb.target import Target
 
@@ -135,7 +136,7 @@ class Workers:
     """
 
     def __init__(self, count: int | None = None):
-        self.count = count or min(8, _cpus())
+        self.count = count or min(8, cpu_count())
         self._reset()
         _pools.add(self)
 
@@ -363,10 +364,6 @@ def inline_place(ptx: str, line: int) -> tuple[int, int] | None:
     found = (re.match(r"\s*\.loc\s+\d+\s+(\d+)\s+(\d+)", text) for text in reversed(lines[:begin]))
     loc = next((match for match in found if match), None)
     return (int(loc[1]), int(loc[2])) if loc else (0, 0)
-
-
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 _pools: weakref.WeakSet[Workers] = weakref.WeakSet()
