@@ -120,9 +120,9 @@ def fuzz(options: argparse.Namespace) -> int:
     if options.cells or options.replay:
         return _fuzz_cells(options, secrets.randbelow(10**6) if options.seed is None else options.seed)
 
+    from blocknb.cpus import cpu_count
     from blocknb.fuzz.run import FuzzOptions, run
     from blocknb.fuzz.worker import Setup
-    from blocknb.cpus import cpu_count
 
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
     features = "" if options.features == "native" else options.features

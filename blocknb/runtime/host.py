@@ -72,7 +72,9 @@ def thread_count() -> int:
             raise LaunchError(f"BLOCKNB_NUM_THREADS is {text!r}, which is not a positive integer")
         return int(text)
     count = cpu_count()
-    most = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # "4,2" also has the threads of nested regions
+    most = (
+        os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    )  # "4,2" also has the threads of nested regions
     return min(count, int(most)) if most.isdigit() and int(most) else count
 
 

@@ -157,7 +157,9 @@ def test_a_process_in_a_real_group_uses_its_quota():
         (outer / "cpu.cfs_quota_us").write_text("100000")
         environment = {k: v for k, v in os.environ.items() if k not in ("BLOCKNB_NUM_THREADS", "OMP_NUM_THREADS")}
         environment |= {"GROUP": str(inner), "PYTHONPATH": str(Path(blocknb.__file__).parent.parent)}
-        run = subprocess.run([sys.executable, "-c", COUNTS], env=environment, capture_output=True, text=True, check=True)
+        run = subprocess.run(
+            [sys.executable, "-c", COUNTS], env=environment, capture_output=True, text=True, check=True
+        )
         assert run.stdout.split() == ["1.0", "1", "1", "1", "1"]
     finally:
         inner.rmdir()
