@@ -25,6 +25,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import struct
 import sys
 import time
@@ -453,6 +454,13 @@ def run(job: dict) -> dict:
     return answer
 
 
+def _end() -> None:
+    """Ends this process and the tool that it runs, which would otherwise run to its end without a reader."""
+    if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
+
+
 def main() -> None:
     import queue
     import threading
@@ -467,7 +475,7 @@ def main() -> None:
             while True:
                 jobs.put(read_frame(requests_fd))
         except EOFError:
-            os._exit(0)  # the parent is gone or is done with us, whatever we are busy with
+            _end()  # the parent is gone or is done with us, whatever we are busy with
 
     threading.Thread(target=receive, daemon=True).start()
     try:
