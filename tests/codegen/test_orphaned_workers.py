@@ -110,7 +110,7 @@ def parent(tmp_path):
 @pytest.mark.parametrize(
     ("case", "number"),
     [
-        (IDLE, signal.SIGKILL),
+        pytest.param(IDLE, signal.SIGKILL, marks=pytest.mark.full),
         (SLOW_TOOL, signal.SIGKILL),
         (BUSY_LLVM, signal.SIGKILL),
         pytest.param(BUSY_LLVM, signal.SIGHUP, marks=pytest.mark.full),  # the terminal closes
