@@ -304,9 +304,14 @@ def shared() -> Cache:
 def environment_parts(tool: Tool | None = None) -> tuple:
     """The versions that compiled code depends on, as parts of a key: blocknb and its sources, llvmlite, the given ptxas, and
     whether CPU code has redzones."""
-    ptxas = (str(tool.path) if tool.origin != "PyPI" else "", tool.version) if tool else None
+    ptxas = tool_parts(tool) if tool else None
     redzones = os.environ.get("BLOCKNB_REDZONES", "0")  # see `codegen.cpu.redzones`; a launch does not import it
     return ("blocknb", _source_stamp(), "llvmlite", version_of("llvmlite"), "ptxas", ptxas, "redzones", redzones)
+
+
+def tool_parts(tool: Tool) -> tuple:
+    """What tells one ptxas or nvdisasm from another, as parts of a key. Those of PyPI are the same in every environment."""
+    return str(tool.path) if tool.origin != "PyPI" else "", tool.version
 
 
 #: Packages whose code does not affect compilation. Ready-made kernels enter the key by their text, like every kernel.
