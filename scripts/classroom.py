@@ -96,6 +96,22 @@ class Observer:
             made.threads += int(stat[17])
         return made
 
+    def shared_memory(self) -> set[str]:
+        """The files in /dev/shm that the processes have open or mapped."""
+        found = set()
+        for pid in self.processes():
+            try:
+                names = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+                names += [
+                    row.split(maxsplit=5)[5]
+                    for row in Path(f"/proc/{pid}/maps").read_text().splitlines()
+                    if "/dev/shm" in row
+                ]
+            except OSError:
+                continue  # it has ended meanwhile
+            found.update(name for name in names if name.startswith("/dev/shm/"))
+        return found
+
     def _run(self) -> None:
         while not self._ended.wait(INTERVAL_S):
             now = self.sample()
@@ -172,7 +188,6 @@ async def lesson(options: argparse.Namespace, work: Path, mark: str, shared: str
         manager = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=str(sockets / "k"))
         manager.connection_file = str(sockets / "connection.json")
         learners.append(Learner(manager, notebook))
-    memory_before = set(os.listdir("/dev/shm"))
     folder = options.notebook.parent
     with Observer(mark) as observer:
         begin = time.perf_counter()
@@ -185,6 +200,7 @@ async def lesson(options: argparse.Namespace, work: Path, mark: str, shared: str
         finished = time.perf_counter()
         after = resource.getrusage(resource.RUSAGE_SELF)
         last = await asyncio.to_thread(observer.sample)
+        opened = observer.shared_memory()
     kernels = [one.manager.provisioner.pid for one in learners]
     for pid in kernels:
         os.kill(pid, signal.SIGKILL)
@@ -200,7 +216,7 @@ async def lesson(options: argparse.Namespace, work: Path, mark: str, shared: str
         f"and their workers {idle.cpu:.1f} s and {last.cpu - idle.cpu:.1f} s (and {client:.1f} s of this script)"
     )
     report_cells(learners)
-    report_left(work, left, killed, memory_before)
+    report_left(work, left, killed, opened)
 
 
 def report_memory(observer: Observer, idle: Sample, last: Sample, kernels: list[int]) -> None:
@@ -238,12 +254,13 @@ def report_cells(learners: list[Learner]) -> None:
     print(f"{sum(not one.error for one in learners)} of {len(learners)} kernels ran all cells")
 
 
-def report_left(work: Path, left: list[int], killed: float, memory_before: set[str]) -> None:
+def report_left(work: Path, left: list[int], killed: float, opened: set[str]) -> None:
+    """Prints what still exists: processes, files in the temporary folders, and those that processes had opened in /dev/shm."""
     files = [str(path.relative_to(work)) for path in work.glob("user*/tmp/**/*")]
-    memory = sorted(set(os.listdir("/dev/shm")) - memory_before)
+    memory = sorted(name for name in opened if os.path.exists(name))
     print(
         f"left {time.perf_counter() - killed:.2f} s after SIGKILL: {len(left)} processes, {len(files)} temporary files, {len(memory)} "
-        "new files in /dev/shm"
+        "files in /dev/shm"
     )
     for name in (*map(str, left), *files, *memory):
         print(f"  {name}")

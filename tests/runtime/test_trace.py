@@ -127,6 +127,27 @@ def test_the_sass_of_a_kernel_is_kept_on_disk_and_a_damaged_file_is_made_again(m
     assert add.trace(*TYPES, BLOCK=256).sass == first.sass and len(made) == 2
 
 
+def test_the_assembly_of_a_cell_is_kept_on_disk_with_the_file_name_of_the_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, real = [], llvm.list_cpu
+
+    def counted(*given: Any) -> Any:
+        made.append(given)
+        return real(*given)
+
+    monkeypatch.setattr(llvm, "list_cpu", counted)
+    names, texts = ("/tmp/session_1/11.py", "/tmp/session_2/22.py", "<cell 3>"), []
+    for name in names:
+        compiler.forget()
+        trace = define(CELL, name).trace("*fp32", "i32", BLOCK=8, target="cpu")
+        texts.append(trace.assembly)
+        assert trace.from_cache == (len(texts) > 1)
+    assert len(made) == 2  # a name without a folder makes other debug data
+    assert all(name.rpartition("/")[2] in text for name, text in zip(names, texts, strict=True))
+    assert "11.py" not in texts[1] and "source0" not in "".join(texts)
+
+
 def test_the_memory_cache_returns_the_same_object() -> None:
     assert add.compile(*TYPES, BLOCK=256) is add.compile(*TYPES, BLOCK=256)
     assert add.compile(*TYPES, BLOCK=256) is not add.compile(*TYPES, BLOCK=256, num_warps=8)
