@@ -25,7 +25,6 @@ import contextlib
 import json
 import os
 import re
-import signal
 import struct
 import sys
 import time
@@ -33,10 +32,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 if __name__ != "__main__":
-    from blocknb.codegen.tool_runs import WaitingTool, run_tool, write_all
+    from blocknb.codegen.tool_runs import WaitingTool, end_with_tools, run_tool, write_all
 else:
     sys.path.append(os.path.dirname(__file__))
-    from tool_runs import WaitingTool, run_tool, write_all  # type: ignore[no-redef,import-not-found]
+    from tool_runs import WaitingTool, end_with_tools, run_tool, write_all  # type: ignore[no-redef,import-not-found]
 
 # ---- frames: 8 bytes of length, then a JSON header, then the long values one after another -----------------------------
 
@@ -454,13 +453,6 @@ def run(job: dict) -> dict:
     return answer
 
 
-def _end() -> None:
-    """Ends this process and the tool that it runs, which would otherwise run to its end without a reader."""
-    if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)
-    os._exit(0)
-
-
 def main() -> None:
     import queue
     import threading
@@ -475,7 +467,7 @@ def main() -> None:
             while True:
                 jobs.put(read_frame(requests_fd))
         except EOFError:
-            _end()  # the parent is gone or is done with us, whatever we are busy with
+            end_with_tools()  # the parent is gone or is done with us, whatever we are busy with
 
     threading.Thread(target=receive, daemon=True).start()
     try:
