@@ -46,7 +46,7 @@ def cpu_quota(process: str = "/proc/self") -> float | None:
         return None
     paths = {}  # "cpu" for version 1, "" for version 2, to the path of the group
     for line in groups:  # "4:cpu,cpuacct:/users/ada", or "0::/users/ada" of version 2
-        _, controllers, path = line.split(":", 2)
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
         paths.update(dict.fromkeys(controllers.split(","), path))
     found = [quota for mount in mounts for folder in _folders(mount, paths) if (quota := _quota_of(folder)) is not None]
     return min(found, default=None)
@@ -55,9 +55,9 @@ def cpu_quota(process: str = "/proc/self") -> float | None:
 def _folders(mount: str, paths: dict[str, str]) -> Iterator[str]:
     """The folders of the process's group and of the groups around it, if a line of mountinfo is a mount of the controller `cpu`."""
     place, _, system = mount.partition(" - ")
-    kind, _, options = system.split(" ", 2)
+    kind, options = system.partition(" ")[0], system.rpartition(" ")[2].split(",")
     controller = {"cgroup2": "", "cgroup": "cpu"}.get(kind)
-    if controller not in paths or (controller and controller not in options.split(",")):
+    if controller not in paths or (controller and controller not in options):
         return
     root, top = (re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), name) for name in place.split(" ")[3:5])
     # In a container the mount may begin at the container's own group, and the path may be one outside of it.

@@ -90,6 +90,14 @@ def check(folder: str, fix: bool = False) -> int:
     if not os.path.isdir(root):
         print(f"{folder}: there is no such folder", file=sys.stderr)
         return 1
+    try:
+        return _checked(root, fix)
+    except OSError as error:  # a folder that this user may not list
+        print(f"{error.filename or root}: {error.strerror}", file=sys.stderr)
+        return 1
+
+
+def _checked(root: str, fix: bool) -> int:
     for path, why in _findings(root) if fix else ():
         if why and (done := _mend(root, path)):
             print(f"{path}: {why}: {done}")

@@ -72,9 +72,8 @@ def thread_count() -> int:
             raise LaunchError(f"BLOCKNB_NUM_THREADS is {text!r}, which is not a positive integer")
         return int(text)
     count = cpu_count()
-    most = (
-        os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    )  # "4,2" also has the threads of nested regions
+    # "4,2" also has the number of threads of nested regions. OpenMP ignores what is no positive number, too.
+    most = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return min(count, int(most)) if most.isdigit() and int(most) else count
 
 

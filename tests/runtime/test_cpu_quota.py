@@ -109,6 +109,13 @@ def test_a_file_of_another_shape_is_no_quota(machine, content):
     assert machine.quota() is None
 
 
+def test_lines_of_another_shape_are_skipped(machine):
+    machine.groups += ["", "garbage", "0::/"]
+    machine.mounts += ["", "17 22 0:3 / /proc", "18 22 0:4 / /x rw - "]
+    limit(machine.mount("cgroup2", ""), "200000")
+    assert machine.quota() == 2
+
+
 @pytest.mark.parametrize(
     ("allowed", "quota", "count"), [(8, None, 8), (8, 2.0, 2), (8, 1.5, 2), (8, 0.2, 1), (2, 6.0, 2), (8, 8.5, 8)]
 )
