@@ -120,9 +120,9 @@ def fuzz(options: argparse.Namespace) -> int:
     if options.cells or options.replay:
         return _fuzz_cells(options, secrets.randbelow(10**6) if options.seed is None else options.seed)
 
+    from blocknb.cpus import cpu_count
     from blocknb.fuzz.run import FuzzOptions, run
     from blocknb.fuzz.worker import Setup
-    from blocknb.runtime.machine import cpu_count
 
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
     features = "" if options.features == "native" else options.features
@@ -227,6 +227,30 @@ def _report_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("-o", "--out", default=None, metavar="PAGE", help="the page (the notebook's name with .html)")
 
 
+def cache(options: argparse.Namespace) -> int:
+    """A cache of compiled kernels for all users of a machine: `build` fills it from notebooks, `check` lists what users' processes refuse.
+    BLOCKNB_SHARED_CACHE names the folder in the environment of the users."""
+    from blocknb.notebook import shared_cache_command
+
+    if options.what == "build":
+        return shared_cache_command.build(options.folder, options.notebooks)
+    return shared_cache_command.check(options.folder, options.fix)
+
+
+def _cache_arguments(command: argparse.ArgumentParser) -> None:
+    commands = command.add_subparsers(dest="what", metavar="what", required=True)
+    text = "run notebooks, and store the kernels that they compile for all users to read"
+    build = commands.add_parser("build", help=text, description=text)
+    build.add_argument("folder", metavar="FOLDER", help="a folder that root or the installer of blocknb owns")
+    build.add_argument("notebooks", nargs="+", metavar="NOTEBOOK", help="the notebooks of the class")
+    text = "list what is wrong with owners, permissions and contents of a shared cache"
+    check = commands.add_parser("check", help=text, description=text)
+    check.add_argument("folder", metavar="FOLDER", help="the shared cache")
+    check.add_argument(
+        "--fix", action="store_true", help="correct the modes of folders, and remove files that are refused"
+    )
+
+
 def learn(options: argparse.Namespace) -> int:
     """The course: `blocknb learn start` opens its notebooks; `list`, `test`, `assignment` and `report` are for authors and teachers."""
     from blocknb.learn import command
@@ -277,6 +301,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "compile": compile,
     "report": report,
     "learn": learn,
+    "cache": cache,
 }
 
 
@@ -301,6 +326,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _fuzz_arguments(command)
         if run is learn:
             _learn_arguments(command)
+        if run is cache:
+            _cache_arguments(command)
         if run is report:
             _report_arguments(command)
         if run is compile:

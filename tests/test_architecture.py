@@ -25,7 +25,7 @@ PACKAGE = ROOT / "blocknb"
 # Bottom to top: a module imports from its own room and from rooms in lower rows. "blocknb" is the public face, __init__.py, which
 # loads its names lazily, and so imports any room.
 ROWS = (
-    ("errors", "forks"),
+    ("errors", "forks", "cpus"),
     ("target",),
     ("language", "layouts"),
     ("ir",),

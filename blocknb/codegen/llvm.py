@@ -23,6 +23,7 @@ from typing import Any
 
 from blocknb.codegen.process import WorkerEnded, WorkerProcess
 from blocknb.codegen.toolchain import PtxasResources, Tool, find_ptxas, read_ptxas_log
+from blocknb.cpus import cpu_count
 from blocknb.errors import AssemblyError, CompilerBug, KernelError, OutOfResources, Unsupported
 from blocknb.target import Target
 
@@ -53,6 +54,8 @@ class CpuCode:
 
 
 POLL = 0.1  # seconds between two looks at interrupts while a worker is busy
+#: Seconds after which an idle worker ends: with the ptxas that waits in it, it holds 25 MB, and the next one is ready in 0.3 s.
+IDLE_S = 300.0
 #: Functions of the C library that CPU code may call: LLVM makes them of loops that copy or clear. The loader provides them.
 LIBRARY = ("memcpy", "memmove", "memset")
 
@@ -136,7 +139,7 @@ class Workers:
     """
 
     def __init__(self, count: int | None = None):
-        self.count = count or min(8, _cpus())
+        self.count = count or min(8, cpu_count())
         self._reset()
         _pools.add(self)
 
@@ -229,7 +232,7 @@ class Workers:
 
     def _serve(self, ahead: bool) -> None:
         process = self._start() if ahead else None
-        while (item := self._queue.get()) is not None:
+        while (item := self._next(process)) is not None:
             future, job = item
             if future.set_running_or_notify_cancel():
                 try:
@@ -246,6 +249,15 @@ class Workers:
             del future, job, item
         if process is not None:
             process.end()
+
+    def _next(self, process: WorkerProcess | None) -> Any:
+        """The next item of the queue. The process ends if none comes for a long time; `_serve` then starts another one."""
+        try:
+            return self._queue.get(timeout=IDLE_S)
+        except queue.Empty:
+            if process is not None:
+                process.end()
+            return self._queue.get()
 
     def _answer(self, future: Future, process: WorkerProcess, job: dict) -> dict:
         """The answer to a job. A process that something killed is replaced once, and so is one whose NewGVN died. `_running` has the last
@@ -364,10 +376,6 @@ def inline_place(ptx: str, line: int) -> tuple[int, int] | None:
     found = (re.match(r"\s*\.loc\s+\d+\s+(\d+)\s+(\d+)", text) for text in reversed(lines[:begin]))
     loc = next((match for match in found if match), None)
     return (int(loc[1]), int(loc[2])) if loc else (0, 0)
-
-
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 _pools: weakref.WeakSet[Workers] = weakref.WeakSet()

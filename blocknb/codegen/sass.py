@@ -149,8 +149,13 @@ def _without_padding(lines: list[SassLine]) -> tuple[SassLine, ...]:
 
 def disassemble(cubin: bytes, target: Target, *, workers: Workers | None = None) -> Future[Listing]:
     """The SASS of a cubin, by nvdisasm in a worker; raises KernelError at once if there is no nvdisasm for the target."""
+    return then(disassembly(cubin, target, workers=workers), lambda text: Listing("sass", sass_lines(text)))
+
+
+def disassembly(cubin: bytes, target: Target, *, workers: Workers | None = None) -> Future[str]:
+    """The output of `nvdisasm -c -gi` for a cubin. Raises as `disassemble`."""
     tool = find_nvdisasm(target)
     if tool is None:
         raise KernelError(f"there is no nvdisasm for {target} on this machine", hint="pip install 'blocknb[toolchain]'")
     job = {"kind": "sass", "cubin": cubin, "nvdisasm": str(tool.path)}
-    return then((workers or shared()).submit(job), lambda answer: Listing("sass", sass_lines(answer["sass"])))
+    return then((workers or shared()).submit(job), lambda answer: answer["sass"])

@@ -33,11 +33,11 @@ from typing import Any
 
 if __name__ != "__main__":
     from blocknb.codegen.elf_objects import elf_symbols
-    from blocknb.codegen.tool_runs import WaitingTool, run_tool, write_all
+    from blocknb.codegen.tool_runs import WaitingTool, end_with_tools, run_tool, write_all
 else:
     sys.path.append(os.path.dirname(__file__))
     from elf_objects import elf_symbols  # type: ignore[no-redef,import-not-found]
-    from tool_runs import WaitingTool, run_tool, write_all  # type: ignore[no-redef,import-not-found]
+    from tool_runs import WaitingTool, end_with_tools, run_tool, write_all  # type: ignore[no-redef,import-not-found]
 
 # ---- frames: 8 bytes of length, then a JSON header, then the long values one after another -----------------------------
 
@@ -451,7 +451,7 @@ def main() -> None:
             while True:
                 jobs.put(read_frame(requests_fd))
         except EOFError:
-            os._exit(0)  # the parent is gone or is done with us, whatever we are busy with
+            end_with_tools()  # the parent is gone or is done with us, whatever we are busy with
 
     threading.Thread(target=receive, daemon=True).start()
     try:

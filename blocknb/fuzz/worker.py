@@ -8,8 +8,10 @@ from __future__ import annotations
 import linecache
 import multiprocessing
 import os
+import shutil
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -116,6 +118,7 @@ def serve(connection: Any, setup: Setup, path: list[str], folder: str) -> None:
     """The child's end: answers requests until the connection closes. The `folder` is for the cache and for temporary files."""
     sys.path[:] = path
     os.environ["BLOCKNB_CACHE_DIR"] = folder  # keeps thousands of kernels that run once out of the user's cache
+    threading.Thread(target=_end_with_parent, args=(folder,), name="blocknb-parent", daemon=True).start()
     _prepare(setup)
     while True:
         try:
@@ -130,6 +133,16 @@ def serve(connection: Any, setup: Setup, path: list[str], folder: str) -> None:
             return
         for file in [file for file in linecache.cache if file.startswith("<fuzz ")]:
             del linecache.cache[file]
+
+
+def _end_with_parent(folder: str) -> None:
+    """Ends this process when its parent has died, and removes the folder: a kernel that hangs never reads from its connection."""
+    parent = multiprocessing.parent_process()
+    if parent is None:  # not a child: a test serves in its own process
+        return
+    parent.join()
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
 
 
 def _prepare(setup: Setup) -> None:

@@ -6,7 +6,7 @@ never pickle). A writer creates the file under a temporary name and renames it. 
 process needs a lock. The cache drops a damaged entry, and the kernel is compiled again.
 
 Entries hold machine code, so only this user may be able to write them (`private_files`). Without such a folder, entries stay in memory
-and one warning reports it.
+and one warning reports it. A miss looks into the folders of BLOCKNB_SHARED_CACHE, which an administrator fills (`shared_cache`).
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from blocknb.codegen.toolchain import Tool, installed
-from blocknb.runtime import private_files
+from blocknb.runtime import private_files, shared_cache
 from blocknb.runtime.private_files import UntrustedFile, UntrustedFolder, warn_once
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from blocknb.runtime.shared_cache import SharedFolder
 
 _MAGIC = b"bnbcach2"
 _HEAD = struct.Struct("<8s32sI")  # magic, digest of the key and of what follows the digest, length of the JSON
@@ -92,13 +94,21 @@ class Cache:
     """A folder of entries.
 
     `root` defaults to `$BLOCKNB_CACHE_DIR`, or else to the user's cache folder; "" stands for no folder. Above `limit` bytes, the least
-    recently used entries are removed. Every method is safe in many threads and processes.
+    recently used entries are removed. Every method is safe in many threads and processes. `second` are the folders that a miss
+    reads but never writes; the default are none for a given `root`, else those of `$BLOCKNB_SHARED_CACHE`.
     """
 
-    def __init__(self, root: str | os.PathLike | None = None, limit: int = 1 << 30):
+    def __init__(
+        self,
+        root: str | os.PathLike | None = None,
+        limit: int = 1 << 30,
+        second: Sequence[SharedFolder] | None = None,
+    ):
         self.root = os.path.abspath(root) if root is not None else default_root()
         self.limit = limit
+        self.second = tuple(second) if second is not None else shared_cache.folders() if root is None else ()
         self._memory: dict[str, Entry] = {}
+        self._dropped: set[str] = set()
 
     def path(self, key: str) -> Path:
         """The file of an entry."""
@@ -111,11 +121,20 @@ class Cache:
         if (entry := self._memory.get(key)) is not None:
             return entry
         data = self.read(_name(key), ENTRY_LIMIT)
-        if data is None:
-            return None
-        if (entry := _unpack(key, data)) is None:
+        if data is not None:
+            if (entry := unpack(key, data)) is not None:
+                return entry
             private_files.remove(self.root, _name(key))
-        return entry
+        return None if key in self._dropped else self._shared_entry(key)
+
+    def _shared_entry(self, key: str) -> Entry | None:
+        for folder in self.second:
+            data = folder.read(_name(key), ENTRY_LIMIT)
+            if data is not None:
+                if (entry := unpack(key, data)) is not None:
+                    return entry
+                folder.refuse(f"{_name(key)} is damaged")
+        return None
 
     def read(self, name: str, limit: int) -> bytes | None:
         """The content of a file of the folder, or None. Removes what is no private file. Warns once about a folder of other users."""
@@ -148,8 +167,10 @@ class Cache:
         return None
 
     def drop(self, key: str) -> None:
-        """Removes an unreadable entry."""
+        """Removes an unreadable entry. An entry of a shared folder stays there, but `get` no longer returns it."""
         self._memory.pop(key, None)
+        if self.second:
+            self._dropped.add(key)
         if self.root:
             private_files.remove(self.root, _name(key))
 
@@ -170,7 +191,7 @@ class Cache:
     def shrink(self) -> None:
         """Removes the least recently used entries down to three quarters of the limit, and the files of interrupted writes."""
         files, total, now = [], 0, time.time()
-        for name in self._names():
+        for name in self.names():
             try:
                 status = os.lstat(os.path.join(self.root, name))
             except OSError:
@@ -191,11 +212,11 @@ class Cache:
     def clear(self) -> None:
         """Removes every entry."""
         self._memory.clear()
-        for name in self._names():
+        for name in self.names():
             if name.endswith(".bnb"):
                 private_files.remove(self.root, name)
 
-    def _names(self) -> Iterator[str]:
+    def names(self) -> Iterator[str]:
         """The files in the folders of entries, relative to the root. Other folders of the root are not this cache's."""
         for folder in (f"{number:02x}" for number in range(256) if self.root):
             with contextlib.suppress(OSError):
@@ -235,7 +256,7 @@ def _digest(key: str, body: bytes | memoryview) -> bytes:
     return digest.digest()
 
 
-def _unpack(key: str, data: bytes) -> Entry | None:
+def unpack(key: str, data: bytes) -> Entry | None:
     """The entry of a file; None for a damaged file, and for one of another shape."""
     if len(data) < _HEAD.size:
         return None
@@ -283,9 +304,14 @@ def shared() -> Cache:
 def environment_parts(tool: Tool | None = None) -> tuple:
     """The versions that compiled code depends on, as parts of a key: blocknb and its sources, llvmlite, the given ptxas, and
     whether CPU code has redzones."""
-    ptxas = (str(tool.path) if tool.origin != "PyPI" else "", tool.version) if tool else None
+    ptxas = tool_parts(tool) if tool else None
     redzones = os.environ.get("BLOCKNB_REDZONES", "0")  # see `codegen.cpu.redzones`; a launch does not import it
     return ("blocknb", _source_stamp(), "llvmlite", version_of("llvmlite"), "ptxas", ptxas, "redzones", redzones)
+
+
+def tool_parts(tool: Tool) -> tuple:
+    """What tells one ptxas or nvdisasm from another, as parts of a key. Those of PyPI are the same in every environment."""
+    return str(tool.path) if tool.origin != "PyPI" else "", tool.version
 
 
 #: Packages whose code does not affect compilation. Ready-made kernels enter the key by their text, like every kernel.

@@ -28,6 +28,7 @@ from blocknb import forks
 from blocknb.codegen import report
 from blocknb.codegen.cpu.status import NEXT, OFFSET, PROGRAM, READONLY, REPORT, SHADOW, SITE, STATUS_WORDS, STOP, VALUE
 from blocknb.codegen.report import Site
+from blocknb.cpus import cpu_count
 from blocknb.errors import KernelError, LaunchError
 from blocknb.ir.report import (
     NO_ARGUMENT,
@@ -46,7 +47,6 @@ from blocknb.runtime import interrupts
 from blocknb.runtime.arguments import fp32_or_infinity
 from blocknb.runtime.extents import UNBOUNDED, adopted, extent, readonly
 from blocknb.runtime.launch_context import Grid, Start
-from blocknb.runtime.machine import cpu_count
 from blocknb.runtime.reports import tell
 
 if TYPE_CHECKING:
@@ -62,11 +62,19 @@ Results = list[BaseException | None]  # of the other threads of a launch: the ex
 
 
 def thread_count() -> int:
-    """The number of threads that a launch may use: BLOCKNB_NUM_THREADS, or the number of CPUs that this process may use."""
-    text = os.environ.get("BLOCKNB_NUM_THREADS") or str(cpu_count())
-    if not text.isdigit() or int(text) < 1:
-        raise LaunchError(f"BLOCKNB_NUM_THREADS is {text!r}, which is not a positive integer")
-    return int(text)
+    """The number of threads that a launch may use: BLOCKNB_NUM_THREADS, or else the number of CPUs that this process may use, but at most
+    OMP_NUM_THREADS. Notebook servers and schedulers of clusters set the latter, and NumPy's matrix products follow it, too.
+
+    Raises LaunchError if BLOCKNB_NUM_THREADS is no positive integer.
+    """
+    if text := os.environ.get("BLOCKNB_NUM_THREADS"):
+        if not text.isdigit() or int(text) < 1:
+            raise LaunchError(f"BLOCKNB_NUM_THREADS is {text!r}, which is not a positive integer")
+        return int(text)
+    count = cpu_count()
+    # "4,2" also has the number of threads of nested regions. OpenMP ignores what is no positive number, too.
+    most = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return min(count, int(most)) if most.isdigit() and int(most) else count
 
 
 class _Scratch(threading.local):

@@ -8,9 +8,9 @@ at least one program per core for any number of warps. `Compiled.n_regs` (see `r
 from __future__ import annotations
 
 import functools
-import os
 from typing import Any, NamedTuple
 
+from blocknb.cpus import cpu_count
 from blocknb.target import Target
 
 #: The figures of a "multiprocessor" of the CPU: 32-bit registers, bytes of shared memory, threads of a warp.
@@ -34,11 +34,6 @@ class GPUTarget(NamedTuple):
     backend: str
     arch: int
     warp_size: int
-
-
-def cpu_count() -> int:
-    """The number of CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @functools.cache

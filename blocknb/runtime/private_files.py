@@ -1,7 +1,8 @@
 """Files that only this user can change: `read(root, name, limit)`, `write(root, name, data)`, `remove(root, name)`.
 
 The cache holds machine code, which a launch runs. Whoever can write the cache can run code as this user. A folder is therefore trusted
-only if this user or root owns it, and if neither its group nor others may write to it. The same holds for each file.
+only if this user or root owns it, and if neither its group nor others may write to it. The same holds for each file. The caller may
+name further trusted owners (`owners`, user ids).
 
 Every check looks at an open descriptor, and the descriptor is then used: a path that another process exchanges after the check has no
 effect (a TOCTOU race, CWE-367). Folders below the root and files are opened without following symbolic links, and files without waiting
@@ -16,7 +17,7 @@ import contextlib
 import os
 import stat
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 #: A read returns at most this many bytes at once.
 _PIECE = 1 << 24
@@ -54,19 +55,19 @@ def warn_once(root: str, message: str, stacklevel: int = 2) -> None:
         warnings.warn(message, RuntimeWarning, stacklevel=stacklevel + 1)
 
 
-def read(root: str, name: str, limit: int) -> bytes | None:
-    """The content of a file, or None if there is none. The read sets its time of last use.
+def read(root: str, name: str, limit: int, owners: Collection[int] = (), touch: bool = True) -> bytes | None:
+    """The content of a file, or None if there is none. With `touch`, the read sets its time of last use.
 
     Raises UntrustedFolder, UntrustedFile, and OSError for other failures, such as a missing permission.
     """
     try:
-        with _opened(root, name) as (folder, last):
-            return _content(folder, last, limit)
+        with _opened(root, name, owners=owners) as (folder, last):
+            return _content(folder, last, limit, owners, touch)
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def _content(folder: int | str, last: str, limit: int) -> bytes:
+def _content(folder: int | str, last: str, limit: int, owners: Collection[int], touch: bool) -> bytes:
     try:
         descriptor = _open(folder, last, _FILE)
     except (FileNotFoundError, UntrustedFolder):
@@ -77,7 +78,7 @@ def _content(folder: int | str, last: str, limit: int) -> bytes:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise UntrustedFile(f"{last} is not a regular file")
-        if why := _shared(found):
+        if why := distrusted(found, owners):
             raise UntrustedFile(f"{last} {why}", foreign=True)
         if found.st_size > limit:
             raise UntrustedFile(f"{last} has {found.st_size} bytes, more than {limit}")
@@ -87,7 +88,7 @@ def _content(folder: int | str, last: str, limit: int) -> bytes:
             size += len(part)
         if size > limit:
             raise UntrustedFile(f"{last} grew beyond {limit} bytes")
-        if os.utime in os.supports_fd:
+        if touch and os.utime in os.supports_fd:
             with contextlib.suppress(OSError):  # the folder may be read-only
                 os.utime(descriptor)
         return b"".join(parts)
@@ -95,26 +96,28 @@ def _content(folder: int | str, last: str, limit: int) -> bytes:
         os.close(descriptor)
 
 
-def write(root: str, name: str, data: bytes) -> None:
+def write(root: str, name: str, data: bytes, mode: int = 0o600) -> None:
     """Writes a file under a temporary name and renames it. Creates missing folders with mode 0700. Raises UntrustedFolder and OSError.
 
-    If another process removes the folder meanwhile, it is created once more.
+    The file has the given mode with any umask. If another process removes the folder meanwhile, it is created once more.
     """
     for last_attempt in (False, True):
         try:
             with _opened(root, name, create=True) as (folder, last):
-                _replace(folder, last, data)
+                _replace(folder, last, data, mode)
             return
         except FileNotFoundError:
             if last_attempt:
                 raise
 
 
-def _replace(folder: int | str, last: str, data: bytes) -> None:
+def _replace(folder: int | str, last: str, data: bytes, mode: int) -> None:
     temporary = f".new-{os.urandom(8).hex()}"
     try:
         with os.fdopen(_open(folder, temporary, _NEW), "wb") as file:
             file.write(data)
+            if mode != 0o600:
+                os.fchmod(file.fileno(), mode)
         if isinstance(folder, int):
             os.replace(temporary, last, src_dir_fd=folder, dst_dir_fd=folder)
         else:
@@ -155,7 +158,9 @@ def _open(folder: int | str, name: str, flags: int) -> int:
 
 
 @contextlib.contextmanager
-def _opened(root: str, name: str, create: bool = False) -> Iterator[tuple[int | str, str]]:
+def _opened(
+    root: str, name: str, create: bool = False, owners: Collection[int] = ()
+) -> Iterator[tuple[int | str, str]]:
     """Opens the folder of a file. Yields its descriptor (its path where the system has no `openat`) and the name of the file in it."""
     inner, _, last = name.rpartition("/")
     if not _AT:
@@ -166,14 +171,14 @@ def _opened(root: str, name: str, create: bool = False) -> Iterator[tuple[int | 
         return
     if create:
         _make_folder(root)
-    descriptors = [_open_root(root)]
+    descriptors = [_open_root(root, owners)]
     try:
         if inner:
             if create:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(inner, 0o700, dir_fd=descriptors[0])
             descriptors.append(os.open(inner, _FOLDER | _NO_FOLLOW, dir_fd=descriptors[0]))
-            _check(os.path.join(root, inner), os.fstat(descriptors[1]))
+            _check(os.path.join(root, inner), os.fstat(descriptors[1]), owners)
         yield descriptors[-1], last
     finally:
         for descriptor in descriptors:
@@ -192,27 +197,27 @@ def _make_folder(path: str) -> None:
             os.mkdir(path, 0o700)
 
 
-def _open_root(root: str) -> int:
+def _open_root(root: str, owners: Collection[int]) -> int:
     link = os.lstat(root)
-    if stat.S_ISLNK(link.st_mode) and link.st_uid not in (_user(), 0):  # in /tmp anybody can place one
+    if stat.S_ISLNK(link.st_mode) and link.st_uid not in (_user(), 0, *owners):  # in /tmp anybody can place one
         raise UntrustedFolder(f"{root} is a symbolic link of another user (uid {link.st_uid})")
     descriptor = os.open(root, _FOLDER)
     try:
-        _check(root, os.fstat(descriptor))
+        _check(root, os.fstat(descriptor), owners)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
 
 
-def _check(path: str, found: os.stat_result) -> None:
-    if why := _shared(found):
+def _check(path: str, found: os.stat_result, owners: Collection[int]) -> None:
+    if why := distrusted(found, owners):
         raise UntrustedFolder(f"{path} {why}", f"chmod go-w {path}" if found.st_uid == _user() else "")
 
 
-def _shared(found: os.stat_result) -> str:
-    """Why another user can change a file or folder; "" if none can but root, who can do anything."""
-    if found.st_uid not in (_user(), 0):
+def distrusted(found: os.stat_result, owners: Collection[int] = ()) -> str:
+    """Why another user can change a file or folder; "" if none can but root, who can do anything, and the given users."""
+    if found.st_uid not in (_user(), 0, *owners):
         return f"belongs to another user (uid {found.st_uid})"
     if found.st_mode & 0o022:
         who = "all users" if found.st_mode & 0o002 else "its group"

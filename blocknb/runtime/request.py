@@ -9,9 +9,9 @@ from __future__ import annotations
 import collections
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blocknb import forks
 from blocknb.codegen import toolchain
@@ -19,10 +19,13 @@ from blocknb.frontend.dependencies import Dependencies, dependencies, of_constan
 from blocknb.frontend.description import MADE
 from blocknb.frontend.source import Source, source_of
 from blocknb.ir.shadow import ShadowPlan
-from blocknb.runtime import cache
+from blocknb.runtime import cache, record
 from blocknb.runtime.kinds import Kind, Tuple, flat
 from blocknb.target import Target
 from blocknb.trace import Stages, Trace
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 #: Held by a thread that looks for versions and tools, so that the search runs only once.
 finding_tools = threading.Lock()
@@ -162,12 +165,29 @@ class Request:
     def _list(self, text: str) -> str:
         from blocknb.codegen import llvm
 
-        return llvm.shared().wait(llvm.list_cpu(text, self.target))
+        names = [f"/source{i}/{i}.py" for i in range(len(self.files))]  # a cell has another file name in each session
+        text = record.relocated(text, self.files, names)
+        key = cache.key("listing", text, self.target, cache.environment_parts())
+        return record.relocated(_kept(key, lambda: llvm.list_cpu(text, self.target)), names, self.files)
 
     def disassemble(self, cubin: bytes) -> Any:
         """Returns the SASS, or None without an nvdisasm for the target."""
-        from blocknb.codegen import llvm, sass
+        from blocknb.codegen import sass
 
-        if toolchain.find_nvdisasm(self.target) is None:
+        tool = toolchain.find_nvdisasm(self.target)
+        if tool is None:
             return None
-        return llvm.shared().wait(sass.disassemble(cubin, self.target))
+        key = cache.key("sass", cubin, cache.tool_parts(tool))
+        return sass.Listing("sass", sass.sass_lines(_kept(key, lambda: sass.disassembly(cubin, self.target))))
+
+
+def _kept(key: str, make: Callable[[], Future[str]]) -> str:
+    """A text of the disk cache, or else of a worker: nvdisasm takes 0.3 s for any kernel, and a card asks for it after each hit."""
+    from blocknb.codegen import llvm
+
+    entry = cache.shared().get(key)
+    if entry is not None and "text" in entry.blobs:
+        return entry.blobs["text"].decode("utf-8", "replace")
+    text: str = llvm.shared().wait(make())
+    cache.shared().put(key, {}, {"text": text.encode()})
+    return text

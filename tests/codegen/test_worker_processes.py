@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from blocknb.codegen import llvm
 from blocknb.codegen import process as process_module
 from blocknb.codegen.llvm import Workers
 from blocknb.codegen.process import WorkerProcess
@@ -35,6 +36,18 @@ def running(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_an_idle_worker_ends_and_the_next_job_starts_another_one(monkeypatch):
+    monkeypatch.setattr(llvm, "IDLE_S", 0.2)
+    with Workers(1) as workers:
+        first = workers.warm().result()["pid"]
+        end = time.monotonic() + 20
+        while running(first) and time.monotonic() < end:
+            time.sleep(0.02)
+        assert not running(first)
+        assert workers.warm().result()["pid"] != first
+        assert len(workers._threads) == 1
 
 
 def test_an_abandoned_job_fails_and_the_next_one_works():

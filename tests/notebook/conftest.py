@@ -135,7 +135,7 @@ def start_kernel(folder: Path) -> Notebook:
 def disassembled_once() -> Iterator[None]:
     """Caches disassemblies, because many cards show the same kernels and nvdisasm takes a third of a second."""
     known: dict[Any, Any] = {}
-    disassemble = sass.disassemble
+    disassemble = sass.disassembly
 
     def remembered(cubin: bytes, target: Any) -> Any:
         if (cubin, target) not in known or known[cubin, target].exception():
@@ -143,7 +143,7 @@ def disassembled_once() -> Iterator[None]:
         return known[cubin, target]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sass, "disassemble", remembered)
+        patch.setattr(sass, "disassembly", remembered)
         yield
 
 

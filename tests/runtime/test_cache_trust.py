@@ -258,8 +258,8 @@ def test_a_folder_exchanged_after_it_was_checked_has_no_effect(cache, tmp_path, 
     real, inner, bad = private_files._check, cache.path(KEY).parent, tmp_path / "bad"
     bad.mkdir(mode=0o777)
 
-    def exchanged(path, found):
-        real(path, found)
+    def exchanged(path, found, owners):
+        real(path, found, owners)
         if path == str(inner) and bad.exists():
             inner.rename(tmp_path / "checked")
             bad.rename(inner)

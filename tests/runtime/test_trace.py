@@ -18,7 +18,7 @@ import pytest
 
 import blocknb
 import blocknb.language as tl
-from blocknb.codegen import gpu, llvm
+from blocknb.codegen import gpu, llvm, sass
 from blocknb.errors import CompilerBug, KernelError, OutOfResources, SyntaxUnsupported
 from blocknb.runtime import cache
 from blocknb.runtime import compile as compiler
@@ -105,6 +105,47 @@ def test_a_disk_hit_restores_code_and_recreates_stages_on_demand() -> None:
     assert second.milliseconds == first.milliseconds
     assert [s.text for s in second.stages] == [s.text for s in first.stages]
     assert second.stages[-1].notes == first.stages[-1].notes
+
+
+def test_the_sass_of_a_kernel_is_kept_on_disk_and_a_damaged_file_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, real = [], sass.disassembly
+
+    def counted(*given: Any) -> Any:
+        made.append(given)
+        return real(*given)
+
+    monkeypatch.setattr(sass, "disassembly", counted)
+    first = add.trace(*TYPES, BLOCK=256)
+    if first.sass is None:
+        pytest.skip("no nvdisasm")
+    compiler.forget()
+    second = add.trace(*TYPES, BLOCK=256)
+    assert second.from_cache and second.sass == first.sass and len(made) == 1
+    for name in list(cache.shared().names()):
+        pathlib.Path(cache.shared().root, name).write_bytes(b"x")
+    compiler.forget()
+    assert add.trace(*TYPES, BLOCK=256).sass == first.sass and len(made) == 2
+
+
+def test_the_assembly_of_a_cell_is_kept_on_disk_with_the_file_name_of_the_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, real = [], llvm.list_cpu
+
+    def counted(*given: Any) -> Any:
+        made.append(given)
+        return real(*given)
+
+    monkeypatch.setattr(llvm, "list_cpu", counted)
+    names, texts = ("/tmp/session_1/11.py", "/tmp/session_2/22.py", "<cell 3>"), []
+    for name in names:
+        compiler.forget()
+        trace = define(CELL, name).trace("*fp32", "i32", BLOCK=8, target="cpu")
+        texts.append(trace.assembly)
+        assert trace.from_cache == (len(texts) > 1)
+    assert len(made) == 2  # a name without a folder makes other debug data
+    assert all(name.rpartition("/")[2] in text for name, text in zip(names, texts, strict=True))
+    assert "11.py" not in texts[1] and "source0" not in "".join(texts)
 
 
 def test_the_memory_cache_returns_the_same_object() -> None:

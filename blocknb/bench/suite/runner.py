@@ -25,6 +25,7 @@ from blocknb.bench.suite.catalogue import BENCHMARKS
 from blocknb.bench.suite.definition import BenchmarkCase, SuiteBenchmark, parse_shape
 from blocknb.bench.suite.measure import MeasuredRow, MeasuringSession, measure, refuse_unknown
 from blocknb.bench.suite.search import Best, text
+from blocknb.cpus import cpu_count
 from blocknb.errors import Unsupported
 from blocknb.profile.ceilings import name_of
 from blocknb.runtime.kinds import HOST
@@ -78,7 +79,7 @@ def run(names: Sequence[str], options: BenchOptions) -> list[dict[str, Any]]:
         )
     if device == "gpu":
         return [on_gpu(names, options)]
-    counts = options.threads or tuple(sorted({1, machine.cpu_count()}))
+    counts = options.threads or tuple(sorted({1, cpu_count()}))
     documents: list[dict[str, Any]] = []
     for n in counts:
         documents.append(_in_a_process(names, replace(options, threads=(n,))))

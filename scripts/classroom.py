@@ -1,0 +1,292 @@
+"""Runs a notebook in many Jupyter kernels at once, as a class on one machine does: `python scripts/classroom.py --kernels 30`.
+
+Every kernel has a private cache, history and temporary folder of its own, as each user of a JupyterHub has. The script starts all kernels,
+waits until the last one is ready, runs the notebook in all of them, kills them (SIGKILL), and prints
+
+- the memory of kernels, compiler workers and their tools: the sum of their proportional set sizes (PSS), in which a page that n
+  processes share counts n times 1/n, at its peak and at the end, and the average kernel's RSS, PSS and private memory;
+- the wall time, and the CPU time of all these processes;
+- the median and the slowest time of each cell, as the learners wait for it;
+- the processes, threads and files that are left two seconds after the kill.
+
+`--shared` first builds a shared cache of the notebook (`blocknb cache build`), which all kernels read. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from jupyter_client import AsyncKernelManager
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).resolve().parent.parent
+MARK = "BLOCKNB_CLASSROOM"  # an environment variable by which the script recognises the processes of a run
+INTERVAL_S = 2.0  # between two samples of memory
+GRACE_S = 2.0  # until all processes of a killed kernel must have ended
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Sample:
+    """The processes of a run at one time: bytes by process id, CPU seconds (with those of children that have ended), and threads."""
+
+    pss: dict[int, int] = field(default_factory=dict)
+    rss: dict[int, int] = field(default_factory=dict)
+    private: dict[int, int] = field(default_factory=dict)
+    cpu: float = 0.0
+    threads: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(self.pss.values())
+
+
+class Observer:
+    """Finds the processes of a run, and samples them from time to time in a thread."""
+
+    def __init__(self, mark: str):
+        self._mark = f"{MARK}={mark}".encode()
+        self._known: dict[int, bool] = {}
+        self._ended = threading.Event()
+        self.peak, self.most_processes, self.most_threads = Sample(), 0, 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def processes(self) -> Iterator[int]:
+        """The running processes with the mark in their environment."""
+        found = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+        self._known = {pid: marked for pid, marked in self._known.items() if pid in found and marked}
+        for pid in found:
+            if pid not in self._known:
+                try:
+                    self._known[pid] = self._mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+            if self._known[pid]:
+                yield pid
+
+    def sample(self) -> Sample:
+        made = Sample()
+        for pid in self.processes():
+            try:
+                rows = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+                stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            except (OSError, ValueError):
+                continue  # it has ended meanwhile
+            sizes = {row.split()[0]: int(row.split()[1]) << 10 for row in rows}
+            made.pss[pid], made.rss[pid] = sizes["Pss:"], sizes["Rss:"]
+            made.private[pid] = sizes["Private_Clean:"] + sizes["Private_Dirty:"]
+            made.cpu += sum(map(int, stat[11:15])) / TICKS
+            made.threads += int(stat[17])
+        return made
+
+    def shared_memory(self) -> set[str]:
+        """The files in /dev/shm that the processes have open or mapped."""
+        found = set()
+        for pid in self.processes():
+            try:
+                names = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+                names += [
+                    row.split(maxsplit=5)[5]
+                    for row in Path(f"/proc/{pid}/maps").read_text().splitlines()
+                    if "/dev/shm" in row
+                ]
+            except OSError:
+                continue  # it has ended meanwhile
+            found.update(name for name in names if name.startswith("/dev/shm/"))
+        return found
+
+    def _run(self) -> None:
+        while not self._ended.wait(INTERVAL_S):
+            now = self.sample()
+            self.most_processes = max(self.most_processes, len(now.pss))
+            self.most_threads = max(self.most_threads, now.threads)
+            if now.total > self.peak.total:
+                self.peak = now
+
+    def __enter__(self) -> Observer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
+@dataclass
+class Learner:
+    """One kernel and its copy of the notebook."""
+
+    manager: Any
+    notebook: Any
+    error: str = ""
+
+    async def start(self, environment: dict[str, str]) -> None:
+        await self.manager.start_kernel(env=environment)
+        client = self.manager.client()
+        client.start_channels()
+        await client.wait_for_ready(timeout=600)
+        client.stop_channels()
+
+    async def run(self, folder: Path) -> None:
+        place = {"metadata": {"path": str(folder)}}
+        client = NotebookClient(
+            self.notebook, km=self.manager, timeout=1200, resources=place, shutdown_kernel="graceful"
+        )
+        client.kc = self.manager.client()
+        client.kc.start_channels()
+        try:
+            await client.kc.wait_for_ready(timeout=600)
+            client.reset_execution_trackers()
+            for number, cell in enumerate(self.notebook.cells):
+                await client.async_execute_cell(cell, number)
+        except Exception as error:  # reported in the table; the other kernels run on
+            self.error = f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
+        finally:
+            client.kc.stop_channels()
+
+    def seconds(self, number: int) -> float:
+        """How long the learner waited for a cell."""
+        times = self.notebook.cells[number].metadata["execution"]
+        begin, end = (datetime.fromisoformat(times[name]) for name in ("iopub.execute_input", "shell.execute_reply"))
+        return (end - begin).total_seconds()
+
+
+def environment_of(folder: Path, mark: str, shared: str) -> dict[str, str]:
+    """The environment of one learner: folders of their own below `folder`."""
+    names = {"BLOCKNB_CACHE_DIR": "cache", "IPYTHONDIR": "ipython", "TMPDIR": "tmp"}
+    for name in names.values():
+        (folder / name).mkdir(parents=True, mode=0o700)
+    own = {variable: str(folder / name) for variable, name in names.items()}
+    own |= {"BLOCKNB_PROGRESS": str(folder / "progress.json"), "BLOCKNB_SHARED_CACHE": shared, MARK: mark}
+    return {**os.environ, **own, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+
+
+async def lesson(options: argparse.Namespace, work: Path, mark: str, shared: str) -> None:
+    """Starts the kernels, runs the notebook in all of them, kills them and prints the table."""
+    learners = []
+    for number in range(options.kernels):
+        notebook = nbformat.read(options.notebook, as_version=4)
+        sockets = work / f"s{number}"  # Unix sockets, whose paths are short
+        sockets.mkdir()
+        manager = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=str(sockets / "k"))
+        manager.connection_file = str(sockets / "connection.json")
+        learners.append(Learner(manager, notebook))
+    folder = options.notebook.parent
+    with Observer(mark) as observer:
+        begin = time.perf_counter()
+        environments = [environment_of(work / f"user{i}", mark, shared) for i in range(options.kernels)]
+        await asyncio.gather(*(one.start(own) for one, own in zip(learners, environments, strict=True)))
+        ready = time.perf_counter()
+        idle = observer.sample()
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        await asyncio.gather(*(one.run(folder) for one in learners))
+        finished = time.perf_counter()
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        last = await asyncio.to_thread(observer.sample)
+        opened = observer.shared_memory()
+    kernels = [one.manager.provisioner.pid for one in learners]
+    for pid in kernels:
+        os.kill(pid, signal.SIGKILL)
+    for one in learners:
+        await one.manager.shutdown_kernel(now=True)
+    killed = time.perf_counter()
+    while (left := list(observer.processes())) and time.perf_counter() < killed + GRACE_S:
+        await asyncio.sleep(0.05)
+    report_memory(observer, idle, last, kernels)
+    client = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    print(
+        f"time: {ready - begin:.1f} s until all kernels are ready, then {finished - ready:.1f} s for the notebook; CPU time of the kernels "
+        f"and their workers {idle.cpu:.1f} s and {last.cpu - idle.cpu:.1f} s (and {client:.1f} s of this script)"
+    )
+    report_cells(learners)
+    report_left(work, left, killed, opened)
+
+
+def report_memory(observer: Observer, idle: Sample, last: Sample, kernels: list[int]) -> None:
+    others = [pid for pid in last.pss if pid not in kernels]
+
+    def mean(sizes: dict[int, int], pids: list[int]) -> str:
+        return f"{statistics.fmean(sizes.get(pid, 0) for pid in pids) / 2**20:.0f}" if pids else "0"
+
+    print(
+        f"memory (sum of PSS): {idle.total / 2**20:.0f} MiB before the first cell, {observer.peak.total / 2**20:.0f} MiB at the peak, "
+        f"{last.total / 2**20:.0f} MiB at the end"
+    )
+    for name, pids in (("a kernel", kernels), ("a worker or tool", others)):
+        sizes = (mean(last.rss, pids), mean(last.pss, pids), mean(last.private, pids))
+        print("  {} at the end, of {}: RSS {} MiB, PSS {} MiB, private {} MiB".format(name, len(pids), *sizes))
+    print(f"processes: at most {observer.most_processes}, with {observer.most_threads} threads")
+
+
+def report_cells(learners: list[Learner]) -> None:
+    print(f"{'cell':>4}  {'median':>8}  {'slowest':>8}")
+    sums = []
+    for number, cell in enumerate(learners[0].notebook.cells):
+        if cell.cell_type != "code":
+            continue
+        times = [one.seconds(number) for one in learners if "execution" in one.notebook.cells[number].metadata]
+        if times:
+            sums.append(times)
+            first = next((line for line in cell.source.splitlines() if line.strip()), "")
+            print(f"{number:>4}  {statistics.median(times):>6.2f} s  {max(times):>6.2f} s  {first[:70]}")
+    whole = [sum(row) for row in zip(*sums, strict=False)]
+    print(f" all  {statistics.median(whole):>6.2f} s  {max(whole):>6.2f} s")
+    for number, one in enumerate(learners):
+        if one.error:
+            print(f"kernel {number}: {one.error}")
+    print(f"{sum(not one.error for one in learners)} of {len(learners)} kernels ran all cells")
+
+
+def report_left(work: Path, left: list[int], killed: float, opened: set[str]) -> None:
+    """Prints what still exists: processes, files in the temporary folders, and those that processes had opened in /dev/shm."""
+    files = [str(path.relative_to(work)) for path in work.glob("user*/tmp/**/*")]
+    memory = sorted(name for name in opened if os.path.exists(name))
+    print(
+        f"left {time.perf_counter() - killed:.2f} s after SIGKILL: {len(left)} processes, {len(files)} temporary files, {len(memory)} "
+        "files in /dev/shm"
+    )
+    for name in (*map(str, left), *files, *memory):
+        print(f"  {name}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--kernels", type=int, default=30, metavar="N", help="the number of kernels (30)")
+    parser.add_argument("--notebook", type=Path, default=ROOT / "notebooks" / "course" / "01_blocks.ipynb")
+    parser.add_argument("--shared", action="store_true", help="build a shared cache first")
+    options = parser.parse_args()
+    options.notebook = options.notebook.absolute()
+    with tempfile.TemporaryDirectory(prefix="class-") as name:
+        work, shared = Path(name), ""
+        if options.shared:
+            shared = str(work / "shared")
+            command = [sys.executable, "-m", "blocknb", "cache", "build", shared, str(options.notebook)]
+            paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+            subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": paths})
+        print(
+            f"{options.kernels} kernels, {os.cpu_count()} CPUs, {'a shared cache' if shared else 'no shared cache'}",
+            flush=True,
+        )
+        asyncio.run(lesson(options, work, uuid.uuid4().hex, shared))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
