@@ -98,7 +98,7 @@ def test_a_notebook_whose_package_is_missing_has_a_row_that_says_so(
     out = capsys.readouterr().out
     assert "not_installed not installed: `make not-installed`, then `make demo` again" in out
     assert "`.venv/bin/pip install nor_this`" in out
-    assert "0 results ok, 0 failed, 2 notebooks not run" in out
+    assert "0 results ok, 0 failed, 2 not run" in out
     assert "01_left.html" not in out
 
 
