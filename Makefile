@@ -41,7 +41,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help course course-site sbom licenses same-code triton-suite demo test test-full test-torch torch-cpu test-scripts test-browser test-python lab lint lint-python lint-scripts format nightly lock torch install clean
 
 help:
-	@echo "make demo       install, run the notebooks on this machine's device, print a table of their results"
+	@echo "make demo       install what the notebooks need, run them on this machine's device, print a table of their results"
 	@echo "make lab        JupyterLab on the notebooks (ARGS=... is passed on)"
 	@echo "make course     copy the course to COURSE (~/blocknb-course), and open its first notebook"
 	@echo "make course-site  write the course as web pages, executed, with folded solutions, to build/course"
