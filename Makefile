@@ -85,7 +85,6 @@ test-torch: install torch-cpu $(VENV)/.triton
 # torch's build for the CPU: where pip's settings offer it, at the hash of the lock file; else from the index of PyTorch, at its version.
 # That index has a file, and so a hash, for each version of Python.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-LEAN = --no-compile --no-cache-dir
 torch-cpu: $(VENV)/.torch-cpu
 $(VENV)/.torch-cpu: requirements/torch-cpu.txt | $(DEMO)
 	@$(BIN)/python -c 'import torch' 2>/dev/null \
@@ -160,11 +159,12 @@ $(BIN)/python:
 
 # uv, itself of the lock, installs in a tenth of pip's time; where it cannot, as behind settings that only pip knows, pip does.
 # First the packages that run notebooks, and the build backend: the lock file is a constraint here, with its versions and hashes.
+LEAN       = --no-compile --no-cache-dir
 UV_INSTALL = $(BIN)/uv pip install -q --python $(BIN)/python
 BACKEND    = hatchling hatch-nodejs-version hatch-jupyter-builder editables
 $(DEMO): requirements/$(EXTRA).lock | $(BIN)/python
 	@sed -n '/^uv==/,/[^\\]$$/p' $< > $(VENV)/uv.lock
-	@$(PIP) install -q --no-compile --require-hashes --no-deps -r $(VENV)/uv.lock \
+	@$(PIP) install -q $(LEAN) --require-hashes --no-deps -r $(VENV)/uv.lock \
 	  || { echo "pip cannot install uv: check the network, or the index and the proxy of pip config list"; exit 1; }
 	$(UV_INSTALL) -c $< -r pyproject.toml --extra demo --extra $(EXTRA) $(BACKEND) \
 	  || $(PIP) install -q --require-hashes --no-deps -r $<
