@@ -185,7 +185,10 @@ def examine_lab_extension() -> Finding:
     from blocknb.notebook.extension import installed
 
     sources = Path(__file__).parents[1] / "labextension" / "src"
-    found, fix = installed(), "make lab builds it" if sources.is_dir() else "pip install --force-reinstall --no-deps blocknb"
+    found, fix = (
+        installed(),
+        "make lab builds it" if sources.is_dir() else "pip install --force-reinstall --no-deps blocknb",
+    )
     if found is None:
         return Finding("lab extension", None, fix)
     version, folder = found
