@@ -29,6 +29,8 @@ DEPS    = $(VENV)/.deps-$(EXTRA)
 PACKAGE = $(VENV)/.package
 BLOCKNB = $(VENV)/.blocknb
 
+CPU_TESTS = $(addprefix tests/,analysis cpu eager footprint frontend ir layouts)
+
 # Jupyter refuses to run as root without this option, and containers usually run as root.
 ROOT    = $(if $(filter 0,$(shell id -u)),--allow-root)
 
@@ -38,7 +40,7 @@ export PATH := $(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: test-aarch64 help course course-site sbom licenses same-code triton-suite demo test test-full test-torch torch-cpu test-scripts test-browser test-python lab lint lint-python lint-scripts format nightly lock torch install clean
+.PHONY: test-aarch64 help course course-site dist test-cpu sbom licenses same-code triton-suite demo test test-full test-torch torch-cpu test-scripts test-browser test-python lab lint lint-python lint-scripts format nightly lock torch install clean
 
 help:
 	@echo "make demo       install what the notebooks need, run them on this machine's device, print a table of their results"
@@ -51,6 +53,7 @@ help:
 	@echo "make lint       ruff, mypy, eslint, prettier          make format      applies their automatic fixes"
 	@echo "make same-code BASE=<commit>   compare the code generated for the kernels of the tests with a commit's"
 	@echo "make nightly    fuzz kernels and cells with a new seed (or SEED=N), and append the counts to tests/fuzzing/ledger.json"
+	@echo "make dist       build the sdist and the wheel into dist/, and try the wheel in a fresh environment"
 	@echo "make lock       resolve requirements/*.lock, requirements/torch.txt and yarn.lock again"
 	@echo "make sbom       write build/sbom.cdx.json: the packages of all lock files (CycloneDX)"
 	@echo "make clean      remove build outputs, but not .venv and node_modules"
@@ -81,6 +84,10 @@ test-python: install
 # A sample of the CPU tests on an emulated Arm machine, in build/aarch64; ARGS="tests/cpu/test_cpu_math.py -k exp" chooses others.
 test-aarch64: install
 	$(BIN)/python scripts/test_aarch64.py $(ARGS)
+
+# The quick tests that need neither ptxas nor a browser, as on macOS.
+test-cpu: install
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(CPU_TESTS) $(EVERY)
 
 test-torch: install torch-cpu $(VENV)/.triton
 	@$(BIN)/python -c 'import torch' 2>/dev/null || $(MAKE) --no-print-directory torch
@@ -204,6 +211,10 @@ lock: install
 	$(BIN)/python scripts/torch_cpu_lock.py
 	$(BIN)/jlpm install --mode=update-lockfile
 	$(MAKE) --no-print-directory licenses
+
+# Builds the sdist and the wheel, installs the wheel in a fresh environment, runs notebooks and opens a card (docs/releasing.md).
+dist: install
+	$(BIN)/python scripts/dist.py $(ARGS)
 
 sbom: $(BIN)/python
 	$(BIN)/python scripts/sbom.py $(ARGS)

@@ -14,12 +14,13 @@ from blocknb.language.ops import OPS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
-    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / ".github").rglob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 README, ARCHITECTURE = 700, 900  # words at most
 #: Folders and files of the repository whose names begin a path.
-TOP = ("blocknb/", "docs/", "labextension/", "notebooks/", "requirements/", "scripts/", "tests/", ".ci/")
+TOP = ("blocknb/", "docs/", "labextension/", "notebooks/", "requirements/", "scripts/", "tests/", ".ci/", ".github/")
 #: Where a path may begin. Pages of the compiler leave out `blocknb/`, and a page names its neighbours.
 BASES = (ROOT, ROOT / "blocknb")
 EXTENSIONS = "py|md|ts|css|json|ipynb|lock|toml|ir|txt|png"

@@ -16,7 +16,8 @@ from typing import Any
 FUNCTIONS = frozenset((
     "_abc", "_bisect", "_collections", "_collections_abc", "_decimal", "_functools", "_operator", "_struct", "abc", "bisect",
     "builtins", "cmath", "collections", "copy", "dataclasses", "decimal", "enum", "fractions", "functools", "heapq", "itertools",
-    "math", "ml_dtypes", "numbers", "numpy", "operator", "re", "statistics", "string", "struct", "textwrap", "types", "typing",
+    "math", "ml_dtypes", "numbers", "numpy", "operator", "re", "reprlib", "statistics", "string", "struct", "textwrap", "types",
+    "typing",
 ))  # fmt: skip
 #: Functions of these modules whose result depends on other state.
 STATEFUL = frozenset((

@@ -26,12 +26,13 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-#: The kernel runs in the environment of the tests, also if the server runs in another one.
-KERNEL = {
-    "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
-    "display_name": "Python 3",
-    "language": "python",
-}
+
+
+def kernel_spec(python: str) -> dict[str, Any]:
+    """The specification of a kernel that runs in the environment of a Python."""
+    argv = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    return {"argv": argv, "display_name": "Python 3", "language": "python"}
+
 
 #: Errors of other software: the manager of ipywidgets in a notebook without a kernel, the debugger after a kernel restart, and JupyterLab
 #: when the server forwards a buffered message of a restarted kernel together with its topic, and when it renders a text with a picture
@@ -50,26 +51,33 @@ def complaints(page: Page) -> list[str]:
 
 
 class Lab:
-    """A running server. `folder` contains its notebooks. `app` is "lab", or "tree" for Notebook 7. `root` is the checkout to load."""
+    """A running server. `folder` contains its notebooks. `app` is "lab", or "tree" for Notebook 7. `root` is the checkout to load.
 
-    def __init__(self, place: Path, python: str = sys.executable, app: str = "lab", port: int = 0, root: Path = ROOT):
-        built = root / EXTENSION.relative_to(ROOT)
-        assert (built / "package.json").is_file(), f"{built} is missing: run make install, or jlpm build"
+    The kernel runs in the environment of the tests, also if the server runs in another one. Without a root, server and kernel use the
+    blocknb that is installed for `python`.
+    """
+
+    def __init__(
+        self, place: Path, python: str = sys.executable, app: str = "lab", port: int = 0, root: Path | None = ROOT
+    ):
         self.place, self.app, self.port = place, app, port
         self.folder = place / "notebooks"
         self.folder.mkdir(parents=True)
-        (place / "jupyter" / "labextensions").mkdir(parents=True)
-        (place / "jupyter" / "labextensions" / "blocknb").symlink_to(built)
+        if root is not None:
+            built = root / EXTENSION.relative_to(ROOT)
+            assert (built / "package.json").is_file(), f"{built} is missing: run make install, or jlpm build"
+            (place / "jupyter" / "labextensions").mkdir(parents=True)
+            (place / "jupyter" / "labextensions" / "blocknb").symlink_to(built)
         spec = (
             place / "jupyter" / "kernels" / "python3"
         )  # comes before a kernel spec of the environment, which may set variables
         spec.mkdir(parents=True)
-        (spec / "kernel.json").write_text(json.dumps(KERNEL))
+        (spec / "kernel.json").write_text(json.dumps(kernel_spec(python if root is None else sys.executable)))
         (place / "config" / "labconfig").mkdir(parents=True)
         announcements = {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}
         (place / "config" / "labconfig" / "page_config.json").write_text(json.dumps(announcements))
         own = {
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")])),
+            "PYTHONPATH": os.pathsep.join(filter(None, [root and str(root), os.environ.get("PYTHONPATH")])),
             "JUPYTER_PATH": str(place / "jupyter"),
             "JUPYTER_CONFIG_DIR": str(place / "config"),
             "JUPYTER_DATA_DIR": str(place / "data"),

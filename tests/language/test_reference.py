@@ -101,7 +101,7 @@ def test_rendered_reference_can_be_read_back():
 
 def test_help_contains_signature_and_example():
     text = pydoc.render_doc(tl.load, renderer=pydoc.plaintext)
-    assert "load(pointer, mask=None, other=None" in text
+    assert "load(pointer,mask=None,other=None" in "".join(text.split())  # from Python 3.13, a parameter per line
     assert "tl.load(a_ptr + i)  # [0.0, 1.0, 2.0, 3.0]" in text
 
 

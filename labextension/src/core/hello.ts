@@ -10,7 +10,7 @@ import { SCHEMA } from './schema';
 export const HELLO_TARGET = 'blocknb.hello';
 
 /** The version of this extension. A test compares it with package.json. */
-export const VERSION = '0.1.0';
+export const VERSION = '0.2.0';
 
 /** The newest document schema that this extension can read. Every document states its own schema. */
 export { SCHEMA };
