@@ -42,9 +42,9 @@ def page(package: str) -> str:
     blocks = [f"# {package}", f"```{{py:module}} {package}\n```", markdown(module)]
     for section, members in groups.items():
         if section == "Constants" and members:
-            blocks += [f"## {section}", fence("py:data", "\n".join(f"{package}.{name}" for name in members), "")]
+            blocks += [f"## {section}", fence("py:data", "\n".join(members), "")]
         elif members:
-            blocks += [f"## {section}", *(entry(package, name, getattr(module, name)) for name in members)]
+            blocks += [f"## {section}", *(entry(name, getattr(module, name)) for name in members)]
     return "\n\n".join(blocks) + "\n"
 
 
@@ -55,15 +55,16 @@ def _section(value: Any) -> str:
     return "Modules" if isinstance(value, ModuleType) else "Functions" if callable(value) else "Constants"
 
 
-def entry(package: str, name: str, value: Any) -> str:
-    """The directive of a public name: its signature and its docstring, for a class also its members."""
-    path = f"{package}.{name}"
+def entry(name: str, value: Any) -> str:
+    """The directive of a public name: its signature and its docstring, for a class also its members. A module is a line."""
     if isinstance(value, ModuleType):
-        return fence("py:data", path, markdown(value), type="module")
+        path = value.__name__
+        about = inspect.cleandoc(value.__doc__ or "").partition("\n\n")[0]
+        return f"- {f'[{path}]({path}.md)' if path in PACKAGES else f'`{path}`'}: {' '.join(about.split())}"
     if isinstance(value, type):
         kind = "py:exception" if issubclass(value, BaseException) else "py:class"
-        return fence(kind, path + arguments(value), "\n\n".join([markdown(value), *members(value)]))
-    return fence("py:function", path + arguments(value), markdown(value))
+        return fence(kind, name + arguments(value), "\n\n".join([markdown(value), *members(value)]))
+    return fence("py:function", name + arguments(value), markdown(value))
 
 
 def members(cls: type) -> Iterator[str]:

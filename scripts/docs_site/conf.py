@@ -31,7 +31,6 @@ myst_heading_anchors = 6
 nb_execution_mode = "off"  # notebooks.py runs them
 nb_ipywidgets_js = {}  # scripts of other sites, for widgets, which need a kernel
 copybutton_selector = "div.highlight pre"
-add_module_names = False
 toc_object_entries_show_parents = "hide"
 python_maximum_signature_line_length = 100
 

@@ -107,6 +107,8 @@ def page_notebook(file: Path) -> Any:
         for output in cell.get("outputs", ()):
             if "data" in output:
                 output.data = shown(output.data)
+        if cell.cell_type == "code":  # the output of a status that ended is empty
+            cell.outputs = [output for output in cell.outputs if any(output.get("data", {"other": True}).values())]
     return notebook
 
 

@@ -47,6 +47,8 @@ DESIGN = """# Design
 Each page gives the reason for a decision, and the IR before and after.
 """
 _LINK = re.compile(r"\]\(([\w./-]+)\)")
+#: A link whose text is the name of a page. Without a text Sphinx writes the title of the page or of its section.
+_NAMED = re.compile(r"(?<!!)\[[\w./-]+\.(?:md|ipynb)\](?=\((?!\w+:))")
 
 
 def main() -> int:
@@ -132,7 +134,7 @@ def path_of(file: Path) -> str:
 
 
 def text_of(file: Path) -> str:
-    """The text of a page. A link to a folder leads to the page that lists it."""
+    """The text of a page for the site. A link to a folder leads to the page that lists it."""
 
     def link(match: re.Match[str]) -> str:
         target = file.parent / match[1]
@@ -141,7 +143,7 @@ def text_of(file: Path) -> str:
         renamed = target.suffix == ".ipynb" and path_of(target.resolve()).endswith("_notebook.ipynb")
         return f"]({match[1].replace('.ipynb', '_notebook.ipynb')})" if renamed else match[0]
 
-    return _LINK.sub(link, file.read_text(encoding="utf-8"))
+    return _LINK.sub(link, _NAMED.sub("[]", file.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":
