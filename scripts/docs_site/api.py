@@ -10,6 +10,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -36,7 +37,7 @@ def page(package: str) -> str:
     groups: dict[str, list[str]] = {section: [] for section in SECTIONS}
     for name in sorted(names, key=str.lower):
         value = getattr(module, name)
-        if not getattr(value, "__module__", "blocknb").startswith(("blocknb", "abc")):
+        if not getattr(value, "__module__", "blocknb").startswith("blocknb"):
             continue  # Python's own `slice` and `tuple`, which the language exports for Triton's sake
         groups[_section(value)].append(name)
     blocks = [f"# {package}", f"```{{py:module}} {package}\n```", markdown(module)]
@@ -70,17 +71,14 @@ def entry(name: str, value: Any) -> str:
 def members(cls: type) -> Iterator[str]:
     """The directives of the documented methods and properties that a class itself defines."""
     for name, found in vars(cls).items():
-        value = found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
-        if name.startswith("_") or not markdown(value):
+        value = getattr(found, "__func__", found)  # of a classmethod or a staticmethod
+        if name.startswith("_") or not (text := markdown(value)):
             continue
-        if isinstance(value, property) or not callable(value):
-            if isinstance(value, property):
-                yield fence("py:property", name, markdown(value))
-            continue
-        flags = {type(found).__name__: ""} if value is not found else {}
-        yield fence(
-            "py:method", name + arguments(value, bound=not isinstance(found, staticmethod)), markdown(value), **flags
-        )
+        if isinstance(value, property | cached_property):
+            yield fence("py:property", name, text)
+        elif inspect.isfunction(value):
+            flags = {} if value is found else {type(found).__name__: ""}
+            yield fence("py:method", name + arguments(value, bound="staticmethod" not in flags), text, **flags)
 
 
 def arguments(value: Any, bound: bool = False) -> str:
