@@ -40,13 +40,14 @@ export PATH := $(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: test-aarch64 help course course-site dist test-cpu sbom licenses same-code triton-suite demo test test-full test-torch torch-cpu test-scripts test-browser test-python lab lint lint-python lint-scripts format nightly lock torch install clean
+.PHONY: help demo lab course docs docs-check dist test test-python test-cpu test-aarch64 test-torch test-scripts test-browser test-full torch-cpu torch lint lint-python lint-scripts format same-code triton-suite nightly lock sbom licenses install clean
 
 help:
 	@echo "make demo       install what the notebooks need, run them on this machine's device, print a table of their results"
 	@echo "make lab        JupyterLab on the notebooks (ARGS=... is passed on)"
 	@echo "make course     copy the course to COURSE (~/blocknb-course), and open its first notebook"
-	@echo "make course-site  write the course as web pages, executed, with folded solutions, to build/course"
+	@echo "make docs       build the documentation site in build/site: runs the notebooks, and checks all links"
+	@echo "make docs-check the same without running notebooks: their pages have the saved outputs"
 	@echo "make test       install, lint, all quick tests       make test-full   the slow ones and PyTorch too"
 	@echo "make test-torch the tests of blocknb.torch, with torch's build for the CPU (downloads 372 MiB)"
 	@echo "make test-aarch64  a sample of the CPU tests on an emulated Arm machine (apt-get, no root, half an hour)"
@@ -70,9 +71,22 @@ COURSE ?= $(HOME)/blocknb-course
 course: install
 	$(BIN)/blocknb learn start $(COURSE)
 
-# The units as web pages, executed, with folded solutions.
-course-site: install
-	$(BIN)/python scripts/course_site.py
+# The documentation site. A notebook is run again only if it has changed.
+docs: install torch-cpu
+	$(BIN)/python scripts/docs_site/notebooks.py
+	$(MAKE) --no-print-directory docs-check
+
+# The site from the notebooks that ran before, and from the saved outputs of the others. A warning of Sphinx is an error.
+docs-check: install torch-cpu $(VENV)/.docs
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(MAKE) --no-print-directory torch
+	$(BIN)/python scripts/docs_site/stage.py
+	$(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees -c scripts/docs_site build/docs build/site
+	$(BIN)/python scripts/docs_site/links.py
+
+$(VENV)/.docs: requirements/docs.txt | $(DEPS)
+	$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes --no-deps -r $< \
+	  || $(PIP) install -q --require-hashes --no-deps -r $<
+	@touch $@
 
 # The linters run first, because they are quick. The browser tests share one browser and mostly wait, so others run beside them.
 test: install
@@ -201,6 +215,8 @@ $(BLOCKNB): $(DEPS) pyproject.toml $(LABEXTENSION)
 
 # PyTorch pins its own CUDA libraries. Everything else has the versions of the other lock files.
 TORCH := torch==2.13.0
+# The site: Sphinx, notebooks and Markdown as its sources, the theme, and the button that copies a listing.
+DOCS := sphinx myst-nb furo sphinx-copybutton
 UV := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate \
       --custom-compile-command "make lock" $(UPGRADE)
 lock: install
@@ -209,6 +225,7 @@ lock: install
 	@mkdir -p build && grep -Ev '^(nvidia-|cuda-toolkit)|^ +--hash|^#' requirements/cuda13.lock | sed 's/ *\\$$//' > build/constraints.txt
 	echo "$(TORCH)" | $(UV) - -c build/constraints.txt -o requirements/torch.txt
 	$(BIN)/python scripts/torch_cpu_lock.py
+	printf "%s\n" $(DOCS) | $(UV) - -c build/constraints.txt -o requirements/docs.txt
 	$(BIN)/jlpm install --mode=update-lockfile
 	$(MAKE) --no-print-directory licenses
 
