@@ -31,8 +31,21 @@ export class LaunchPictures {
   private colours: ReturnType<typeof accessColours> | null = null;
   private stored: CanvasPattern | string = '';
 
-  /** `describe` receives the text of the element under the pointer. */
-  constructor(private readonly describe: (text: string) => void) {}
+  /**
+   * `describe` receives the text of the element under the pointer. Pictures that are not in the page take their colours from `look`, and
+   * have `ratio` pixels per CSS pixel.
+   */
+  constructor(
+    private readonly describe: (text: string) => void,
+    private readonly look?: Element,
+    private readonly ratio?: number,
+  ) {}
+
+  /** The arrays that the launch accesses, and their pictures. */
+  get drawn(): readonly Picture[] {
+    const used = new Set(this.facts?.ops.map(([array]) => array));
+    return this.pictures.filter((_, i) => used.has(i));
+  }
 
   dispose(): void {
     this.pictures = [];
@@ -41,11 +54,8 @@ export class LaunchPictures {
   show(facts: LaunchFacts): void {
     this.facts = facts;
     this.painted = 0;
-    const used = new Set(facts.ops.map(([array]) => array));
-    this.pictures = facts.arrays.map((array) => picture(array));
-    this.element.replaceChildren(
-      ...this.pictures.filter((_, i) => used.has(i)).map((one) => this.figure(one)),
-    );
+    this.pictures = facts.arrays.map((array) => picture(array, this.ratio));
+    this.element.replaceChildren(...this.drawn.map((one) => this.figure(one)));
     this.colours = null;
   }
 
@@ -79,7 +89,8 @@ export class LaunchPictures {
     if (!this.facts || !pen0) {
       return;
     }
-    const colours = accessColours(this.element);
+    const look = this.look ?? this.element;
+    const colours = accessColours(look);
     const { load, store, past } = colours;
     if (this.colours !== colours) {
       this.colours = colours; // the first time, and in another theme
@@ -98,8 +109,8 @@ export class LaunchPictures {
         pen.fillRect(x, y, w, hh);
       });
     }
-    const border = cssColour(this.element, '--bnb-border', '#888');
-    const page = cssColour(this.element, '--bnb-page', '#fff');
+    const border = cssColour(look, '--bnb-border', '#888');
+    const page = cssColour(look, '--bnb-page', '#fff');
     for (const one of this.pictures) {
       const pen = one.pen!;
       pen.fillStyle = page;
@@ -153,7 +164,7 @@ export class LaunchPictures {
   }
 }
 
-function picture(array: LaunchArray): Picture {
+function picture(array: LaunchArray, ratio?: number): Picture {
   const scale = fit(Math.max(1, array.rows), array.columns, WIDTH, HEIGHT);
   const width = Math.max(4, Math.ceil(array.columns * scale.x));
   const height = Math.max(4, Math.ceil(array.rows * scale.y));
@@ -166,7 +177,7 @@ function picture(array: LaunchArray): Picture {
     scale,
     width,
     height,
-    pen: sharp(canvas, width, height),
-    pastPen: sharp(past, width, height),
+    pen: sharp(canvas, width, height, ratio),
+    pastPen: sharp(past, width, height, ratio),
   };
 }
