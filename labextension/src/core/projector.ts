@@ -67,11 +67,11 @@ export class Projector {
     if (on && wholeScreen && document.fullscreenEnabled && !document.fullscreenElement) {
       this.wholeScreen = true;
       document.documentElement.requestFullscreen({ navigationUI: 'hide' }).then(
-        () => this.cover(), // again, above the page that is in full screen now
+        () => (this.on ? this.cover() : void document.exitFullscreen()), // again, above the page in full screen
         () => (this.wholeScreen = false), // refused, for example in a frame: the card covers the window
       );
     }
-    const { root, store } = this.card;
+    const { root } = this.card;
     root.classList.toggle('bnb-projector', on);
     this.button.setAttribute('aria-pressed', String(on));
     this.button.textContent = on ? 'Leave' : 'Projector';
@@ -81,7 +81,6 @@ export class Projector {
     } else {
       this.leave();
     }
-    store.setDisplay({ ...store.display }); // pictures draw themselves again, in the new size and colours
   }
 
   /** Handles a key of a card. Returns whether it used the key. */
@@ -103,7 +102,6 @@ export class Projector {
     } else if (size) {
       chosenSize += size;
       this.fit();
-      this.card.store.setDisplay({ ...this.card.store.display });
     } else if (event.key === 'Escape') {
       this.set(false, false);
     } else {
@@ -174,7 +172,7 @@ export class Projector {
       root.removeAttribute('popover');
     }
     root.style.removeProperty('--bnb-projector-zoom');
-    setPictureZoom(1);
+    this.redraw(1);
     if (this.wholeScreen && document.fullscreenElement) {
       void document.exitFullscreen();
     }
@@ -202,7 +200,13 @@ export class Projector {
     const ratio = Math.min(window.innerWidth / ORDINARY.width, window.innerHeight / ORDINARY.height);
     const zoom = Math.max(LEAST, Math.min(MOST, ratio * STEP ** chosenSize));
     this.card.root.style.setProperty('--bnb-projector-zoom', zoom.toFixed(3));
+    this.redraw(zoom);
+  }
+
+  /** Lets the pictures draw themselves again, in the present size and colours. */
+  private redraw(zoom: number): void {
     setPictureZoom(zoom);
+    this.card.store.setDisplay({ ...this.card.store.display });
   }
 
   /** Handles a key outside of the card, for example after a repaint removed the element with the focus. */

@@ -23,7 +23,7 @@ export interface Tabs {
   show(key: string): void;
   /** Whether there is such a tab. */
   has(key: string): boolean;
-  /** Opens the next or the previous tab in sight that has content. */
+  /** Opens the next or the previous tab that has content. */
   step(by: 1 | -1): void;
   /** Tells which panels are empty now, in the order of the tabs: why, or null. */
   refresh(empty: readonly (string | null)[]): void;

@@ -35,8 +35,9 @@ function keepPlainKeys(event: KeyboardEvent): void {
   const modified = event.ctrlKey || event.metaKey || event.altKey;
   const leavesCard = modified || event.key === 'Escape' || event.key === 'Tab';
   if (event.target instanceof Element && event.target.closest('.bnb-card')) {
-    // The card itself runs its cell.
-    event.target.toggleAttribute('data-lm-suppress-shortcuts', !leavesCard || event.key === 'Enter');
+    // The card itself runs its cell, and a card that covers the window has all keys.
+    const own = event.key === 'Enter' || (!modified && event.target.closest('.bnb-projector') !== null);
+    event.target.toggleAttribute('data-lm-suppress-shortcuts', !leavesCard || own);
   }
 }
 

@@ -9,6 +9,10 @@ import { accessColours, cssColour, fit, hatch, sharp, type PictureScale } from '
 
 const WIDTH = 300;
 const HEIGHT = 264;
+/** In projector mode. */
+const MOST_IN_ROW = 3;
+const LEAST_WIDTH = 200;
+const GAP = 24;
 
 interface Picture {
   array: LaunchArray;
@@ -54,9 +58,18 @@ export class LaunchPictures {
   show(facts: LaunchFacts): void {
     this.facts = facts;
     this.painted = 0;
-    this.pictures = facts.arrays.map((array) => picture(array, this.ratio));
+    const used = new Set(facts.ops.map(([array]) => array)).size;
+    const width = this.ratio ? WIDTH : this.room(used);
+    this.pictures = facts.arrays.map((array) => picture(array, width, this.ratio));
     this.element.replaceChildren(...this.drawn.map((one) => this.figure(one)));
     this.colours = null;
+  }
+
+  /** The width of a picture: in projector mode, that of the window is shared by the pictures of a row. */
+  private room(count: number): number {
+    const all = this.element.closest('.bnb-projector') ? this.element.clientWidth : 0;
+    const each = Math.floor(all / Math.min(count, MOST_IN_ROW)) - GAP;
+    return all ? Math.max(LEAST_WIDTH, each) : WIDTH;
   }
 
   private figure(one: Picture): HTMLElement {
@@ -164,8 +177,8 @@ export class LaunchPictures {
   }
 }
 
-function picture(array: LaunchArray, ratio?: number): Picture {
-  const scale = fit(Math.max(1, array.rows), array.columns, WIDTH, HEIGHT);
+function picture(array: LaunchArray, most: number, ratio?: number): Picture {
+  const scale = fit(Math.max(1, array.rows), array.columns, most, HEIGHT);
   const width = Math.max(4, Math.ceil(array.columns * scale.x));
   const height = Math.max(4, Math.ceil(array.rows * scale.y));
   const canvas = h('canvas', { role: 'img' });
