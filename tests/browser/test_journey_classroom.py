@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, Page, eventually
-from laboratory import EXTENSION, ROOT, SCRIPT, Card, Notebook
+from laboratory import EXTENSION, ROOT, SCRIPT, Card, Notebook, complaints
 from PIL import Image
 from test_journey_access import AXE, OWN, problems_of
 
@@ -48,6 +48,7 @@ def shown(page: Page, address: str) -> Card:
 def saved(page: Page, card: Card, kind: str) -> bytes:
     """Saves the open Launch view as an animation."""
     page.run(SAVED)
+    card.panel("[data-tool=unit]").choose("program")
     card.panel("[data-tool=export]").click()
     card.panel("[aria-label=Format]").choose(kind)
     card.panel("[aria-label=Size]").choose("small")
@@ -174,3 +175,5 @@ def test_a_link_to_a_notebook_shows_the_state_in_a_new_page(softmax, page, brows
     again.panel("[data-part=where]").until_text("program 62")
     assert Notebook.in_front(fresh).path == softmax.path
     fresh.close()
+    # JupyterLab logs the kernel's messages to the comms that the other page has opened.
+    assert all("Comm not found for comm id" in error for error in complaints(page))
