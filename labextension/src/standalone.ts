@@ -5,7 +5,7 @@
 
 import '../style/index.css';
 
-import { mount } from './core/mount';
+import { type Card, mount } from './core/mount';
 import { mountView } from './core/mount_view';
 import { problemOf, readable } from './core/documents';
 import { targetText, readTarget } from './core/link_target';
@@ -23,8 +23,20 @@ if (scripts.length) {
 // For widgets in an application without CodeMirror (lab/load_core.ts), which has colours of its own.
 Object.assign(window, { blocknbViewer: { mountView } });
 
-/** The card that the address names, and the place in it: `#card-2=passes.coalesce`. */
-const [named, place] = location.hash.slice(1).split('=');
+/** The cards of the page by their ids. */
+const cards = new Map<string, Card>();
+
+/** Shows what the address names: a card, and its state, `#card-2=v1;passes;pass:coalesce.12`. Another address is not for the cards. */
+function followAddress(): void {
+  const [id, ...state] = location.hash.slice(1).split('=');
+  const card = cards.get(id);
+  if (card) {
+    document.getElementById(id)?.scrollIntoView();
+    if (state.length) {
+      card.open(readTarget(state.join('=')));
+    }
+  }
+}
 
 scripts.forEach((script, i) => {
   const id = `card-${i + 1}`;
@@ -41,15 +53,12 @@ scripts.forEach((script, i) => {
       copy: (text) => void navigator.clipboard?.writeText(text),
       link: (at) => `${location.href.replace(/#.*/, '')}#${id}=${targetText(at)}`,
     });
-    const at = named === id ? readTarget(place) : null;
-    if (at) {
-      card.open(at);
-    }
-    if (named === id) {
-      container.scrollIntoView();
-    }
+    cards.set(id, card);
   } catch (error) {
     const why = error instanceof Error ? error.message : String(error);
     container.textContent = `The viewer cannot read the document in this page: ${why}.`;
   }
 });
+
+followAddress();
+window.addEventListener('hashchange', followAddress);

@@ -13,7 +13,7 @@ import {
 } from '../src/core/plot/series';
 import type { Document, Roofline, Sweep } from '../src/core/schema';
 import { problemOf } from '../src/core/documents';
-import { openTarget, targetOf, targetText, readTarget } from '../src/core/link_target';
+import { targetText, readTarget } from '../src/core/link_target';
 import { cardAddress, requestedTarget } from '../src/lab/address';
 import { versionRuns } from '../src/core/views/version_runs';
 import PLOTTED from './fixtures/plotted.json';
@@ -436,11 +436,9 @@ test('the history shows earlier sessions and all runs', () => {
 
 describe('links', () => {
   test('name a tab and a stage, and nothing else is read as one', () => {
-    expect(readTarget(targetText({ tab: 'passes', stage: 'coalesce' }))).toEqual({
-      tab: 'passes',
-      stage: 'coalesce',
-    });
-    expect(readTarget('sweep')).toEqual({ tab: 'sweep' });
+    const target = { tab: 'passes', parts: { pass: 'coalesce.12', value: 'größe;1:2' } };
+    expect(targetText(target)).toBe('v1;passes;pass:coalesce.12;value:gr%C3%B6%C3%9Fe%3B1%3A2');
+    expect(readTarget('sweep')).toEqual({ tab: 'sweep', parts: {} });
     for (const wrong of ['', null, 'a.b.c', '<b>', 'passes.', 'x'.repeat(100)]) {
       expect(readTarget(wrong)).toBeNull();
     }
@@ -448,13 +446,15 @@ describe('links', () => {
 
   test('to a notebook have the cell in the fragment, and open the card of that cell only', () => {
     const from = { origin: 'http://here', pathname: '/user/me/lab/workspaces/x/tree/old.ipynb' } as Location;
-    const link = cardAddress('a b/c#1.ipynb', 'cell-1', { tab: 'passes', stage: 'parse' }, from);
-    expect(link).toBe('http://here/user/me/lab/tree/a%20b/c%231.ipynb?blocknb=passes.parse#cell-id=cell-1');
-    expect(requestedTarget('cell-1', new URL(link))).toEqual({ tab: 'passes', stage: 'parse' });
-    expect(requestedTarget('cell-2', new URL(link))).toBeNull();
+    const link = cardAddress('a b/c#1.ipynb', 'cell-1', { tab: 'passes', parts: { pass: 'parse.0' } }, from);
+    expect(link).toBe(
+      'http://here/user/me/lab/tree/a%20b/c%231.ipynb?blocknb=v1;passes;pass:parse.0#cell-id=cell-1',
+    );
+    expect(requestedTarget('cell-1', new URL(link))).toEqual({ tab: 'passes', parts: { pass: 'parse.0' } });
+    expect(requestedTarget('cell-2', new URL(link))).toBeUndefined();
     const seven = { origin: 'http://here', pathname: '/notebooks/c.ipynb' } as Location;
-    expect(cardAddress('c.ipynb', '1', { tab: 'code' }, seven)).toBe(
-      'http://here/notebooks/c.ipynb?blocknb=code#cell-id=1',
+    expect(cardAddress('c.ipynb', '1', { tab: 'code', parts: {} }, seven)).toBe(
+      'http://here/notebooks/c.ipynb?blocknb=v1;code#cell-id=1',
     );
   });
 
@@ -469,10 +469,10 @@ describe('links', () => {
     expect(buttons()).toHaveLength(0);
     card.connect({ state: 'saved', copy, link: (at) => `here#${targetText(at)}` });
     expect(buttons()).toHaveLength(1);
-    openTarget(place, { tab: 'sweep' });
-    expect(targetOf(place)).toEqual({ tab: 'sweep' });
+    card.open({ tab: 'sweep', parts: {} });
+    expect(card.now().tab).toBe('sweep');
     [...foot.querySelectorAll('button')].find((b) => b.textContent === 'Copy link')!.click();
-    expect(copy).toHaveBeenCalledWith('here#sweep');
+    expect(copy).toHaveBeenCalledWith(`here#${targetText(card.now())}`);
     card.dispose();
   });
 });

@@ -12,6 +12,7 @@ const KEYS: readonly [string, string][] = [
   ['← →', 'next or previous tab (when a tab has the focus)'],
   ['Tab', 'next control'],
   ['/', 'search in a listing'],
+  ['f', 'projector mode: one view over the whole screen (on or off)'],
   ['n p', 'next or previous difference (in a comparison)'],
   ['Shift Enter', 'run the cell and select the next one (with Ctrl: stay; with Alt: insert a cell)'],
   ['Escape', 'back to the cell'],
@@ -55,12 +56,13 @@ function runOf(event: KeyboardEvent): RunCell | null {
   return event.shiftKey ? 'next' : event.ctrlKey || event.metaKey ? 'stay' : event.altKey ? 'insert' : null;
 }
 
-/** Handles the keys of a card or of a docked view. */
+/** Handles the keys of a card or of a docked view. `more` gets those that the view does not use. */
 export function listenKeys(
   root: HTMLElement,
   store: Store,
   active: () => Mounted | undefined,
   onHelp: () => void,
+  more: (event: KeyboardEvent) => boolean = () => false,
 ): void {
   root.addEventListener('keydown', (event) => {
     const run = runOf(event);
@@ -74,15 +76,15 @@ export function listenKeys(
       return;
     }
     const field = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
-    if (!field && !event.defaultPrevented) {
+    if ((!field || event.key === 'Escape') && !event.defaultPrevented) {
       if (event.key === '?') {
         onHelp();
         event.preventDefault();
-      } else if (active()?.key?.(event)) {
+      } else if (active()?.key?.(event) || more(event)) {
         event.preventDefault();
       }
     }
-    if (event.key !== 'Escape' && event.key !== 'Tab') {
+    if (event.defaultPrevented || (event.key !== 'Escape' && event.key !== 'Tab')) {
       event.stopPropagation();
     }
   });

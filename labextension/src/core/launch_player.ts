@@ -4,6 +4,7 @@ import type { LaunchFacts } from './teaching';
 
 /** What one move of the player covers. */
 export type Unit = 'iteration' | 'program' | 'wave';
+export const UNITS: readonly Unit[] = ['iteration', 'program', 'wave'];
 
 /** Returns, for example, "the loops in lines 5 and 7", or '' without loops. */
 function spelled(lines: readonly number[] = []): string {

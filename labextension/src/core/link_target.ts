@@ -1,52 +1,99 @@
 /**
- * The place in a card that a link names: a tab, and in it a stage. A link to a notebook has it in the query (`?blocknb=passes.coalesce`),
- * and a link into an exported page in the fragment (`#card-2=passes.coalesce`).
+ * The state of a card as the text of a link: a tab, and short names with their values, such as `v1;passes;pass:coalesce.12;line:5`. A link
+ * to a notebook has it in the query (`?blocknb=...`), and a link into an exported page in the fragment (`#card-2=...`).
+ *
+ * The text has no character that an address escapes, so that people can read and change it. Links of earlier versions name a tab and a
+ * stage: `passes.coalesce`.
  */
 
-/** A tab by its key, and the name of a stage in the Passes tab. */
+/** Short names and their values: numbers, and names that the card or the view looks up. */
+export type LinkParts = Readonly<Record<string, string>>;
+
+/** A tab by its key, and what it shows. `newer`: the link comes from a newer version, whose parts may mean more. */
 export interface LinkTarget {
   tab: string;
-  stage?: string;
+  parts: LinkParts;
+  newer?: boolean;
 }
 
+const VERSION = 1;
 const WORD = /^[\w-]{1,64}$/;
+const MOST = 2000; // characters of a link's text
+const LONGEST = 100; // characters of a value
 
-/** Writes a place for a link. */
-export function targetText({ tab, stage }: LinkTarget): string {
-  return stage ? `${tab}.${stage}` : tab;
+/** Writes a state for a link. */
+export function targetText({ tab, parts }: LinkTarget): string {
+  const pairs = Object.entries(parts).map(([name, value]) => `;${name}:${encodeURIComponent(value)}`);
+  return `v${VERSION};${tab}${pairs.join('')}`;
 }
 
-/** Reads a place from a link; null if the text is none. */
+/** Reads a state from a link; null if the text is none. */
 export function readTarget(text: string | null | undefined): LinkTarget | null {
-  const [tab, stage, ...rest] = (text ?? '').split('.');
+  if (!text || text.length > MOST) {
+    return null;
+  }
+  const [first, ...rest] = text.split(/;|%3B/i);
+  const version = /^v(\d{1,4})$/.exec(first)?.[1];
+  if (version === undefined) {
+    return rest.length ? null : readEarlier(first);
+  }
+  const [tab, ...pairs] = rest;
+  const parts = pairs.map(readPair);
+  if (!WORD.test(tab ?? '') || parts.includes(null)) {
+    return null;
+  }
+  const found = { tab, parts: Object.fromEntries(parts as [string, string][]) };
+  return Number(version) > VERSION ? { ...found, newer: true } : found;
+}
+
+/** Reads `sweep` or `passes.coalesce`. */
+function readEarlier(text: string): LinkTarget | null {
+  const [tab, stage, ...rest] = text.split('.');
   if (!WORD.test(tab) || rest.length || (stage !== undefined && !WORD.test(stage))) {
     return null;
   }
-  return stage === undefined ? { tab } : { tab, stage };
+  return { tab, parts: stage === undefined ? {} : { pass: stage } };
 }
 
-/** Opens the tab of a card, and in it the stage. A name that the card does not have changes nothing. */
-export function openTarget(card: HTMLElement, { tab, stage }: LinkTarget): void {
-  const named = (
-    selector: string,
-    name: string,
-    of: (element: HTMLElement) => string | null | undefined,
-  ): void =>
-    [...card.querySelectorAll<HTMLElement>(selector)].find((element) => of(element) === name)?.click();
-  named('.bnb-tab', tab, (element) => element.dataset.key);
-  if (stage) {
-    named(
-      '.bnb-panel:not([hidden]) .bnb-stage',
-      stage,
-      (element) => element.querySelector('.bnb-stage-name')?.textContent,
-    );
+function readPair(pair: string): [string, string] | null {
+  const [name, value, ...rest] = pair.split(/:|%3A/i);
+  if (!WORD.test(name) || !value || rest.length) {
+    return null;
+  }
+  try {
+    const found = decodeURIComponent(value);
+    return found.length <= LONGEST ? [name, found] : null;
+  } catch {
+    return null; // a value that no link has, such as `%zz`
   }
 }
 
-/** Returns the place that a card shows. */
-export function targetOf(card: HTMLElement): LinkTarget {
-  const tab = card.querySelector<HTMLElement>('.bnb-tab[aria-selected="true"]')?.dataset.key ?? '';
-  const chosen = '.bnb-panel:not([hidden]) .bnb-stage[aria-selected="true"] .bnb-stage-name';
-  const stage = tab === 'passes' ? card.querySelector(chosen)?.textContent : undefined;
-  return stage ? { tab, stage } : { tab };
+/** What a view adds to links, and how it follows them. */
+export interface ViewLink {
+  /** Returns the state of the view. */
+  now(): LinkParts;
+  /**
+   * Shows a state, or the nearest one that the view has, as soon as its content is loaded. `missing` receives a sentence for each part
+   * that is gone.
+   */
+  follow(parts: LinkParts, missing: (sentence: string) => void): void;
+}
+
+/** Reads a whole number of a link, within 0 and `most`. `missing` hears of another number by its name. undefined: the link has none. */
+export function numberIn(
+  parts: LinkParts,
+  name: string,
+  most: number,
+  missing: (sentence: string) => void,
+): number | undefined {
+  const text = parts[name];
+  if (text === undefined) {
+    return undefined;
+  }
+  const wanted = /^\d{1,9}$/.test(text) ? Number(text) : NaN;
+  if (wanted <= most) {
+    return wanted;
+  }
+  missing(`There is no ${name} ${text}`);
+  return Number.isNaN(wanted) ? undefined : Math.max(0, most);
 }

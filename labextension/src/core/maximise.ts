@@ -45,7 +45,7 @@ export function maximiseButton(pane: HTMLElement): HTMLButtonElement {
 }
 
 /** Moves the focus from the last control to the first one and back, because the pane covers all other controls. */
-function keepFocusInside(pane: HTMLElement, event: KeyboardEvent): void {
+export function keepFocusInside(pane: HTMLElement, event: KeyboardEvent): void {
   const all = [...pane.querySelectorAll<HTMLElement>(FOCUSABLE)].filter(
     (e) => e.tabIndex >= 0 && !(e as HTMLButtonElement).disabled && e.offsetParent !== null,
   );

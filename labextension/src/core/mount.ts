@@ -5,13 +5,15 @@
  * another element, such as a panel of JupyterLab: both read the same store, so a selection in one shows in the other.
  */
 
+import { CardLink } from './card_link';
 import { button, h } from './dom';
 import { fetchDeferred } from './deferred';
 import { header } from './header';
 import type { Host } from './host';
 import { keyHelp, listenKeys } from './keys';
-import { type LinkTarget, openTarget } from './link_target';
+import type { LinkTarget } from './link_target';
 import { paintSwitches } from './pane_switches';
+import { Projector } from './projector';
 import type { Document } from './schema';
 import { type Change, Store } from './store';
 import { shareFoot } from './share';
@@ -37,8 +39,10 @@ export interface Card {
   connect(host: Host): void;
   /** Mounts a second instance of a view in an element, with the choices of `from` (by default: of the view in the card). */
   dock(key: string, element: HTMLElement, from?: Mounted | null): Docked;
-  /** Opens a tab, and in the Passes tab a stage. */
-  open(target: LinkTarget): void;
+  /** Shows what a link says. null: its text is none. */
+  open(target: LinkTarget | null): void;
+  /** Returns what a link to the present state says. */
+  now(): LinkTarget;
   dispose(): void;
 }
 
@@ -65,8 +69,24 @@ export function mount(element: HTMLElement, doc: Document, host: Host, store = n
           }
         }),
     })),
-    (key) => below?.reveal(key),
+    (key) => {
+      below?.reveal(key);
+      projector?.paintHints();
+    },
   );
+  const projector: Projector | undefined = new Projector({
+    root,
+    store,
+    active,
+    stepTab: (by) => bar.step(by),
+  });
+  const link = new CardLink({
+    store,
+    bar,
+    view: (key) => mounted.get(key),
+    projected: () => projector.on,
+    project: () => projector.set(true, false),
+  });
   const dock = button('Dock', () => dockActive(), { title: 'Show this view in a panel beside the notebook' });
   const dockActive = (): void => {
     const view = shown.find(({ key }) => key === bar.active);
@@ -74,11 +94,11 @@ export function mount(element: HTMLElement, doc: Document, host: Host, store = n
       store.host.dock?.(view.key, `${store.doc.kernel}: ${view.title}`);
     }
   };
-  bar.tools.append(dock);
+  bar.tools.append(projector.button, dock);
   const head = header(store, help.toggle);
   const below: Strip | undefined = strip(store, bar);
   const notice = h('p.bnb-quiet.bnb-notice', { role: 'status', hidden: true });
-  root.append(head.element, notice, bar.element, help.list);
+  root.append(head.element, notice, link.notice, bar.element, help.list, projector.hints);
   const stop = store.subscribe((change) => {
     if (change !== 'selection' && change !== 'problem' && change !== 'display') {
       head.paint();
@@ -103,15 +123,17 @@ export function mount(element: HTMLElement, doc: Document, host: Host, store = n
     mounted.get(view)?.update('view');
   };
   const stopDeferred = fetchDeferred(store);
-  listenKeys(root, store, active, help.flip);
-  shareFoot(root, store);
+  listenKeys(root, store, active, help.flip, (event) => projector.key(event));
+  shareFoot(root, store, () => link.now());
   element.replaceChildren(root);
   return {
     update: (next) => store.update(next),
     connect: (next) => store.connect(next),
     dock: (key, where, from) => dockView(key, where, store, from ?? mounted.get(key)),
-    open: (target) => openTarget(root, target),
+    open: (target) => link.open(target),
+    now: () => link.now(),
     dispose() {
+      projector.dispose();
       stop();
       stopWaiting();
       stopDeferred();

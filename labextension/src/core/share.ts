@@ -1,22 +1,22 @@
 /** The foot of a card: the choice of the colours, a link to what it shows, and the card as one HTML file, where the host or its kernel can make them. */
 
 import { button, h } from './dom';
-import { targetOf } from './link_target';
+import type { LinkTarget } from './link_target';
 import { download } from './plot/export';
 import { paletteChoice } from './palettes';
 import type { Store } from './store';
 
-/** Creates the foot of a card and appends it. */
-export function shareFoot(root: HTMLElement, store: Store): void {
+/** Creates the foot of a card and appends it. `now` is what the card shows. */
+export function shareFoot(root: HTMLElement, store: Store, now: () => LinkTarget): void {
   const said = h('span.bnb-quiet', { role: 'status' });
   const link = button(
     'Copy link',
     () => {
       const { host } = store;
-      host.copy?.(host.link?.(targetOf(root)) ?? '');
+      host.copy?.(host.link?.(now()) ?? '');
       said.textContent = 'The link is copied.';
     },
-    { title: 'Copy a link to this tab and stage' },
+    { title: 'Copy a link to what this card shows: tab, pass, step and selected line' },
   );
   const file = button('Save HTML', () => store.run(saveFile(store, said)), {
     title: 'Save this card as one HTML file that needs no kernel',

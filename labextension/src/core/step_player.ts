@@ -77,6 +77,15 @@ export class StepPlayer {
     return this.steps[0].length;
   }
 
+  /** The first step after the arguments. */
+  get firstTile(): number {
+    const [steps] = this.steps;
+    return Math.max(
+      0,
+      steps.findIndex((one) => one.line !== steps[0].line),
+    );
+  }
+
   /** Returns the position of a program: the index of its step. */
   position(run: number): number {
     return run === 0 ? this.at : (this.partner[this.at] ?? 0);

@@ -21,6 +21,10 @@ export interface Tabs {
   element: HTMLElement;
   tools: HTMLElement;
   show(key: string): void;
+  /** Whether there is such a tab. */
+  has(key: string): boolean;
+  /** Opens the next or the previous tab that has content. */
+  step(by: 1 | -1): void;
   /** Tells which panels are empty now, in the order of the tabs: why, or null. */
   refresh(empty: readonly (string | null)[]): void;
   readonly active: string;
@@ -84,6 +88,12 @@ export function tabs(label: string, list: readonly Tab[], onShow: (key: string) 
     element,
     tools,
     show,
+    has: (key) => entries.some(({ tab }) => tab.key === key),
+    step(by) {
+      const full = entries.filter(({ tab }) => tab.empty === null || tab.key === active);
+      const at = full.findIndex(({ tab }) => tab.key === active);
+      show(full[(at + by + full.length) % full.length].tab.key);
+    },
     refresh(empty) {
       entries.forEach((one, i) => {
         one.tab.empty = empty[i];

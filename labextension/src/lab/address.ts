@@ -13,8 +13,9 @@ export function cardAddress(path: string, cell: string, place: LinkTarget, from 
   return `${from.origin}${base}/${page}?blocknb=${targetText(place)}#cell-id=${encodeURIComponent(cell)}`;
 }
 
-/** Returns the place that the page's address names for the card of a cell. */
-export function requestedTarget(cell: string | undefined, at: URL = opened): LinkTarget | null {
+/** Returns the state that the page's address names for the card of a cell: null if it cannot be read, undefined if there is none. */
+export function requestedTarget(cell: string | undefined, at: URL = opened): LinkTarget | null | undefined {
   const named = new URLSearchParams(at.hash.slice(1)).get('cell-id');
-  return cell !== undefined && named === cell ? readTarget(at.searchParams.get('blocknb')) : null;
+  const text = at.searchParams.get('blocknb');
+  return cell !== undefined && named === cell && text !== null ? readTarget(text) : undefined;
 }

@@ -6,6 +6,7 @@
  */
 
 import { ILabShell, type JupyterFrontEnd, type JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { ICommandPalette } from '@jupyterlab/apputils';
 import { IEditorExtensionRegistry } from '@jupyterlab/codemirror';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
@@ -34,8 +35,9 @@ function keepPlainKeys(event: KeyboardEvent): void {
   const modified = event.ctrlKey || event.metaKey || event.altKey;
   const leavesCard = modified || event.key === 'Escape' || event.key === 'Tab';
   if (event.target instanceof Element && event.target.closest('.bnb-card')) {
-    // The card itself runs its cell.
-    event.target.toggleAttribute('data-lm-suppress-shortcuts', !leavesCard || event.key === 'Enter');
+    // The card itself runs its cell, and a card that covers the window has all keys.
+    const own = event.key === 'Enter' || (!modified && event.target.closest('.bnb-projector') !== null);
+    event.target.toggleAttribute('data-lm-suppress-shortcuts', !leavesCard || own);
   }
 }
 
@@ -47,22 +49,26 @@ const card: JupyterFrontEndPlugin<void> = {
   description: 'Renders kernel cards',
   autoStart: true,
   requires: [IRenderMimeRegistry],
-  optional: [INotebookTracker, ILabShell],
+  optional: [INotebookTracker, ILabShell, ICommandPalette],
   activate: async (
     app: JupyterFrontEnd,
     rendermime: IRenderMimeRegistry,
     tracker: INotebookTracker | null,
     labShell: ILabShell | null,
+    palette: ICommandPalette | null,
   ) => {
     if (!tracker) {
       return;
     }
     window.addEventListener('keydown', keepPlainKeys, { capture: true });
-    const [{ CardRenderer }, { Docks }, { ProgressRenderer, PROGRESS_MIME }] = await Promise.all([
-      import('./renderer'),
-      import('./dock'),
-      import('./progress'),
-    ]);
+    const [{ CardRenderer }, { Docks }, { ProgressRenderer, PROGRESS_MIME }, { addProjectorCommand }] =
+      await Promise.all([
+        import('./renderer'),
+        import('./dock'),
+        import('./progress'),
+        import('./projector_command'),
+      ]);
+    addProjectorCommand(app, tracker, palette);
     const application = {
       tracker,
       rendermime,

@@ -200,11 +200,11 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
     }
   }
 
-  /** Opens the tab and the stage that the address of the page names, once. */
+  /** Shows the state that the address of the page names, once. */
   private openRequested(): void {
     const panel = this.panel;
-    const target = panel && requestedTarget(this.cellId(panel));
-    if (target && !this.requested) {
+    const target = panel ? requestedTarget(this.cellId(panel)) : undefined;
+    if (target !== undefined && !this.requested) {
       this.requested = true;
       this.card?.open(target);
     }

@@ -14,13 +14,21 @@ export function accessColours(element: Element): { load: string; store: string; 
   return bright ? ACCESSES.dark : ACCESSES.light;
 }
 
-/** Sets the size of a canvas in CSS pixels and returns its context, scaled for the screen. Null without graphics. */
+/** How much the projector mode enlarges pictures. */
+let pictureZoom = 1;
+
+/** Sets how much the page enlarges pictures that are drawn from now on, so that they have a pixel per pixel of the screen. */
+export function setPictureZoom(zoom: number): void {
+  pictureZoom = zoom;
+}
+
+/** Sets the size of a canvas in CSS pixels and returns its context, with `ratio` pixels per CSS pixel. Null without graphics. */
 export function sharp(
   canvas: HTMLCanvasElement,
   width: number,
   height: number,
+  ratio = (window.devicePixelRatio || 1) * pictureZoom,
 ): CanvasRenderingContext2D | null {
-  const ratio = window.devicePixelRatio || 1;
   canvas.width = Math.max(1, Math.round(width * ratio));
   canvas.height = Math.max(1, Math.round(height * ratio));
   canvas.style.width = `${width}px`;

@@ -9,6 +9,10 @@ import { accessColours, cssColour, fit, hatch, sharp, type PictureScale } from '
 
 const WIDTH = 300;
 const HEIGHT = 264;
+/** In projector mode. */
+const MOST_IN_ROW = 3;
+const LEAST_WIDTH = 200;
+const GAP = 24;
 
 interface Picture {
   array: LaunchArray;
@@ -31,8 +35,21 @@ export class LaunchPictures {
   private colours: ReturnType<typeof accessColours> | null = null;
   private stored: CanvasPattern | string = '';
 
-  /** `describe` receives the text of the element under the pointer. */
-  constructor(private readonly describe: (text: string) => void) {}
+  /**
+   * `describe` receives the text of the element under the pointer. Pictures that are not in the page take their colours from `look`, and
+   * have `ratio` pixels per CSS pixel.
+   */
+  constructor(
+    private readonly describe: (text: string) => void,
+    private readonly look?: Element,
+    private readonly ratio?: number,
+  ) {}
+
+  /** The arrays that the launch accesses, and their pictures. */
+  get drawn(): readonly Picture[] {
+    const used = new Set(this.facts?.ops.map(([array]) => array));
+    return this.pictures.filter((_, i) => used.has(i));
+  }
 
   dispose(): void {
     this.pictures = [];
@@ -41,12 +58,18 @@ export class LaunchPictures {
   show(facts: LaunchFacts): void {
     this.facts = facts;
     this.painted = 0;
-    const used = new Set(facts.ops.map(([array]) => array));
-    this.pictures = facts.arrays.map((array) => picture(array));
-    this.element.replaceChildren(
-      ...this.pictures.filter((_, i) => used.has(i)).map((one) => this.figure(one)),
-    );
+    const used = new Set(facts.ops.map(([array]) => array)).size;
+    const width = this.ratio ? WIDTH : this.room(used);
+    this.pictures = facts.arrays.map((array) => picture(array, width, this.ratio));
+    this.element.replaceChildren(...this.drawn.map((one) => this.figure(one)));
     this.colours = null;
+  }
+
+  /** The width of a picture: in projector mode, that of the window is shared by the pictures of a row. */
+  private room(count: number): number {
+    const all = this.element.closest('.bnb-projector') ? this.element.clientWidth : 0;
+    const each = Math.floor(all / Math.min(count, MOST_IN_ROW)) - GAP;
+    return all ? Math.max(LEAST_WIDTH, each) : WIDTH;
   }
 
   private figure(one: Picture): HTMLElement {
@@ -79,7 +102,8 @@ export class LaunchPictures {
     if (!this.facts || !pen0) {
       return;
     }
-    const colours = accessColours(this.element);
+    const look = this.look ?? this.element;
+    const colours = accessColours(look);
     const { load, store, past } = colours;
     if (this.colours !== colours) {
       this.colours = colours; // the first time, and in another theme
@@ -98,8 +122,8 @@ export class LaunchPictures {
         pen.fillRect(x, y, w, hh);
       });
     }
-    const border = cssColour(this.element, '--bnb-border', '#888');
-    const page = cssColour(this.element, '--bnb-page', '#fff');
+    const border = cssColour(look, '--bnb-border', '#888');
+    const page = cssColour(look, '--bnb-page', '#fff');
     for (const one of this.pictures) {
       const pen = one.pen!;
       pen.fillStyle = page;
@@ -153,8 +177,8 @@ export class LaunchPictures {
   }
 }
 
-function picture(array: LaunchArray): Picture {
-  const scale = fit(Math.max(1, array.rows), array.columns, WIDTH, HEIGHT);
+function picture(array: LaunchArray, most: number, ratio?: number): Picture {
+  const scale = fit(Math.max(1, array.rows), array.columns, most, HEIGHT);
   const width = Math.max(4, Math.ceil(array.columns * scale.x));
   const height = Math.max(4, Math.ceil(array.rows * scale.y));
   const canvas = h('canvas', { role: 'img' });
@@ -166,7 +190,7 @@ function picture(array: LaunchArray): Picture {
     scale,
     width,
     height,
-    pen: sharp(canvas, width, height),
-    pastPen: sharp(past, width, height),
+    pen: sharp(canvas, width, height, ratio),
+    pastPen: sharp(past, width, height, ratio),
   };
 }

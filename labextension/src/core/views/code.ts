@@ -7,12 +7,14 @@ import type { Language } from '../cm/languages';
 import { lineColoursSwitch } from '../cm/line_colours';
 import { findInListing, pane, type Pane } from '../cm/pane';
 import { button, h } from '../dom';
+import type { ViewLink } from '../link_target';
 import { paneSwitches } from '../pane_switches';
 import type { Listing, View } from '../schema';
 import type { ShownParts } from '../shown';
 import type { Store } from '../store';
 import { listingSearch, type Searched } from './listing_search';
 import type { Mounted, ViewSpec } from './spec';
+import { findStage, stageText } from './stage_link';
 
 export const code: ViewSpec = {
   key: 'code',
@@ -48,6 +50,18 @@ class Code implements Mounted {
   private readonly toggle: HTMLButtonElement;
   /** The user's choice to show the source column. null: shown only if no linked cell shows the same text. */
   private showSource: boolean | null = null;
+  readonly link: ViewLink = {
+    now: () => {
+      const [ir, machine] = this.columns.map(({ chosen }) => levelText(this.store, chosen));
+      return { ...(ir && { middle: ir }), ...(machine && { right: machine }) };
+    },
+    follow: (parts, missing) =>
+      ['middle', 'right'].forEach((name, i) => {
+        if (parts[name]) {
+          this.columns[i].choose(levelIn(this.store, parts[name], missing));
+        }
+      }),
+  };
 
   constructor(
     panel: HTMLElement,
@@ -156,6 +170,18 @@ export function levels(view: View): Level[] {
     },
   );
   return [...stages, ...below];
+}
+
+/** Writes a level for a link: `ptx`, or the stage. */
+function levelText({ stages }: Store, level: string): string {
+  const [kind, at] = level.split(':');
+  return kind === 'stage' ? stageText(stages, Number(at)) : level;
+}
+
+/** Reads a level of a link. */
+function levelIn({ stages }: Store, text: string, missing: (sentence: string) => void): string {
+  const code = CODE.some(([key]) => key === text);
+  return code ? text : `stage:${findStage(stages, text, missing)}`;
 }
 
 /** One of the two columns next to the source, with a selector for its level. */

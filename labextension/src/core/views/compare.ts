@@ -7,8 +7,10 @@ import { type Check, flag, integer, list, nullable, object, text, tuple, word } 
 import { comparison, type Comparison } from '../cm/comparison';
 import type { Language } from '../cm/languages';
 import { h, renderBackquotes } from '../dom';
+import { type LinkParts, numberIn } from '../link_target';
 import type { Run } from '../hunks';
 import { paneSwitches } from '../pane_switches';
+import { PendingLink } from '../pending_link';
 import { count, size, timing } from '../plot/numbers';
 import type { ChangeSentence, Compared, ComparedSide } from '../schema';
 import type { Store } from '../store';
@@ -77,6 +79,10 @@ class CompareView implements Mounted {
   private pairs: ComparedPair[] = [];
   private diff: Comparison | null = null;
   private token = 0;
+  readonly link = new PendingLink(
+    () => ({ pair: this.pair.value || '0', ...(this.level.value && { level: this.level.value }) }),
+    (parts, missing) => this.showLink(parts, missing),
+  );
 
   constructor(
     panel: HTMLElement,
@@ -125,6 +131,24 @@ class CompareView implements Mounted {
     this.table.replaceChildren(sidesTable(this.compared.sides));
     this.pair.replaceChildren(...this.pairs.map((one, i) => h('option', { value: i }, one.label)));
     this.choosePair();
+    this.link.retry();
+  }
+
+  private showLink(parts: LinkParts, missing: (sentence: string) => void): boolean {
+    if (!this.pairs.length) {
+      return false;
+    }
+    const at = numberIn(parts, 'pair', this.pairs.length - 1, missing);
+    this.pair.value = String(at ?? Number(this.pair.value));
+    this.choosePair();
+    const has = this.chosen!.levels.some(({ key }) => key === parts.level);
+    if (has) {
+      this.level.value = parts.level;
+      this.store.run(this.paintLevel());
+    } else if (parts.level) {
+      missing(`There is no level ${parts.level}`);
+    }
+    return true;
   }
 
   private get chosen(): ComparedPair | undefined {

@@ -4,6 +4,8 @@
  */
 
 import { button, h, renderBackquotes } from '../dom';
+import { type LinkParts, numberIn } from '../link_target';
+import { PendingLink } from '../pending_link';
 import { placeOf } from '../place';
 import { onLook, programColour } from '../palettes';
 import { CLASH, cssColour, hatch, sharp } from '../plot/canvas';
@@ -57,6 +59,11 @@ class FootprintView implements Mounted {
   private readonly picture: HTMLElement;
   private readonly stopLook: () => void;
 
+  readonly link = new PendingLink(
+    () => ({ map: String(this.chosen) }),
+    (parts, missing) => this.showLink(parts, missing),
+  );
+
   constructor(
     panel: HTMLElement,
     private readonly store: Store,
@@ -73,6 +80,16 @@ class FootprintView implements Mounted {
     this.listen();
     this.stopLook = onLook(store, () => this.facts && this.paintMap(this.facts));
     this.store.run(this.load());
+  }
+
+  private showLink(parts: LinkParts, missing: (sentence: string) => void): boolean {
+    if (!this.facts?.maps.length) {
+      return false;
+    }
+    this.chosen = numberIn(parts, 'map', this.facts.maps.length - 1, missing) ?? this.chosen;
+    this.paintChoices(this.facts);
+    this.paintMap(this.facts);
+    return true;
   }
 
   update(change: string): void {
@@ -148,6 +165,7 @@ class FootprintView implements Mounted {
       this.paintFindings(facts);
       this.paintChoices(facts);
       this.paintMap(facts);
+      this.link.retry();
     }
   }
 

@@ -4,21 +4,18 @@
  */
 
 import { button, h } from '../dom';
-import { LaunchPlayer, type Unit } from '../launch_player';
+import { LaunchPlayer, type Unit, UNITS } from '../launch_player';
+import { type LinkParts, numberIn } from '../link_target';
 import { onLook } from '../palettes';
 import { type Played, Playing } from '../playing';
+import { PendingLink } from '../pending_link';
 import { placeOf } from '../place';
 import { LaunchPictures } from '../plot/launch_pictures';
 import type { Store } from '../store';
-import {
-  bytesText,
-  emptyReason,
-  launchKey,
-  load,
-  programText,
-  regionText,
-  type LaunchFacts,
-} from '../teaching';
+import { bytesText, emptyReason, launchKey, load, regionText, type LaunchFacts } from '../teaching';
+import type { ExportedLaunch } from '../film/launch_film';
+import { type ExportControls, exportControls } from './launch_export';
+import { whereText } from './launch_text';
 import type { Mounted, ViewSpec } from './spec';
 
 export const launch: ViewSpec = {
@@ -37,6 +34,8 @@ class LaunchView implements Mounted {
   private player: LaunchPlayer | null = null;
   private loaded = '';
   private token = 0;
+  /** The first program that a link asked the kernel for. */
+  private asked: number | null = null;
   private readonly pictures = new LaunchPictures((text) => (this.hover.textContent = text));
   private readonly slider = h('input.bnb-launch-slider', {
     type: 'range',
@@ -54,6 +53,16 @@ class LaunchView implements Mounted {
   private readonly tools = h('div.bnb-tools');
   private readonly stopPlace: () => void;
   private readonly stopLook: () => void;
+  readonly link = new PendingLink(
+    () => this.linkParts(),
+    (parts, missing) => this.showLink(parts, missing),
+  );
+  private readonly unit = h('select.bnb-select', {
+    'aria-label': 'Step by',
+    title: 'What one step is',
+    'data-tool': 'unit',
+  });
+  private readonly exports: ExportControls;
   readonly keys = [
     ['← →', 'previous or next step'],
     ['space', 'play or pause'],
@@ -73,6 +82,8 @@ class LaunchView implements Mounted {
       this.tiles,
       this.status,
     );
+    this.exports = exportControls(() => this.exported());
+    this.tools.after(this.exports.form);
     this.buildTools();
     this.stopLook = onLook(store, () => this.drawAgain());
     this.stopPlace = placeOf(store).onChange((place, from) => {
@@ -102,8 +113,7 @@ class LaunchView implements Mounted {
   key(event: KeyboardEvent): boolean {
     const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (by && this.player) {
-      this.playing.pause();
-      this.go(this.player.at + by);
+      this.advance(by);
     } else if (event.key === ' ' && !(event.target instanceof HTMLButtonElement)) {
       this.playing.toggle();
     } else {
@@ -112,23 +122,23 @@ class LaunchView implements Mounted {
     return true;
   }
 
+  advance(by: number): void {
+    this.playing.pause();
+    this.go((this.player?.at ?? 0) + by);
+  }
+
   dispose(): void {
     this.playing.pause();
+    this.exports.cancel();
     this.stopPlace();
     this.stopLook();
     this.pictures.dispose();
   }
 
   private buildTools(): void {
-    const unit = h('select.bnb-select', {
-      'aria-label': 'Step by',
-      title: 'What one step is',
-      'data-tool': 'unit',
-    });
-    unit.append(...(['iteration', 'program', 'wave'] as const).map((u) => h('option', { value: u }, u)));
-    unit.addEventListener('change', () => {
-      this.player?.choose(unit.value as Unit);
-      this.slider.max = String((this.player?.count ?? 1) - 1);
+    this.unit.append(...UNITS.map((unit) => h('option', { value: unit }, unit)));
+    this.unit.addEventListener('change', () => {
+      this.chooseUnit(this.unit.value as Unit);
       this.go(this.player?.at ?? 0);
     });
     const speed = h('select.bnb-select', {
@@ -144,18 +154,15 @@ class LaunchView implements Mounted {
       this.playing.pause();
       this.go(Number(this.slider.value));
     });
-    const move = (by: number): void => {
-      this.playing.pause();
-      this.go((this.player?.at ?? 0) + by);
-    };
     this.tools.append(
-      button('|‹', () => move(-Infinity), { 'aria-label': 'First step', title: 'First step' }),
-      button('‹', () => move(-1), { 'aria-label': 'Previous step', title: 'Previous step' }),
+      button('|‹', () => this.advance(-Infinity), { 'aria-label': 'First step', title: 'First step' }),
+      button('‹', () => this.advance(-1), { 'aria-label': 'Previous step', title: 'Previous step' }),
       this.playing.button,
-      button('›', () => move(1), { 'aria-label': 'Next step', title: 'Next step' }),
+      button('›', () => this.advance(1), { 'aria-label': 'Next step', title: 'Next step' }),
       this.slider,
-      h('label', {}, 'step by ', unit),
+      h('label', {}, 'step by ', this.unit),
       h('label', {}, 'play ', speed),
+      this.exports.open,
     );
   }
 
@@ -192,13 +199,50 @@ class LaunchView implements Mounted {
       this.status.textContent = facts ? 'The programs access no array.' : why;
       return;
     }
-    const unit = (this.tools.querySelector('[data-tool=unit]') as HTMLSelectElement).value as Unit;
-    this.player = new LaunchPlayer(facts, unit);
+    this.player = new LaunchPlayer(facts, this.unit.value as Unit);
     this.slider.max = String(this.player.count - 1);
     this.pictures.show(facts);
     this.paintStatus(facts);
     const { program, iteration, line } = placeOf(this.store).get();
     this.go(this.player.find(program, iteration, line) ?? 0, false);
+    this.link.retry();
+  }
+
+  private chooseUnit(unit: Unit): void {
+    this.player?.choose(unit);
+    this.slider.max = String((this.player?.count ?? 1) - 1);
+  }
+
+  private linkParts(): LinkParts {
+    const { facts, player } = this;
+    return facts && player
+      ? { by: player.unit, step: String(player.at), ...(facts.first && { first: String(facts.first) }) }
+      : {};
+  }
+
+  /** Shows what a link asks for. */
+  private showLink(parts: LinkParts, missing: (sentence: string) => void): boolean {
+    const { facts, player } = this;
+    if (!facts || !player) {
+      return false;
+    }
+    const first = numberIn(parts, 'first', facts.programs - 1, missing) ?? 0;
+    if (first !== facts.first && this.store.host.request && this.asked !== first) {
+      this.asked = first;
+      this.store.run(this.load({ first }));
+      return false;
+    }
+    if (first !== facts.first) {
+      missing(`This card begins with program ${facts.first} of the launch order, not with ${first}`);
+    }
+    const unit = UNITS.find((one) => one === parts.by);
+    if (unit) {
+      this.unit.value = unit;
+      this.chooseUnit(unit);
+    }
+    this.playing.pause();
+    this.go(numberIn(parts, 'step', player.count - 1, missing) ?? player.at);
+    return true;
   }
 
   /** Says what the steps cover, and offers the programs that they leave out. */
@@ -228,6 +272,19 @@ class LaunchView implements Mounted {
     }
   }
 
+  /** What an exported animation shows. */
+  private exported(): ExportedLaunch | null {
+    return this.facts && this.player
+      ? {
+          kernel: this.store.doc.kernel,
+          facts: this.facts,
+          unit: this.player.unit,
+          speed: this.playing.speed,
+          look: this.pictures.element,
+        }
+      : null;
+  }
+
   /** Draws the arrays and the current step, in the present colours. */
   private drawAgain(): void {
     if (this.facts && this.player) {
@@ -249,47 +306,16 @@ class LaunchView implements Mounted {
     this.slider.value = String(player.at);
     const [from, to] = player.span;
     this.pictures.paint(from, to);
-    const [[rank, program]] = facts.steps[to];
+    const [[, program]] = facts.steps[to];
     const loop = player.loopPlace(to);
-    this.paintText(facts, player, rank, program, loop);
+    this.where.textContent = whereText(facts, player);
+    this.paintCounters(facts, player.counted());
+    this.paintTiles(facts, from, to);
     this.slider.setAttribute('aria-valuetext', this.where.textContent ?? '');
     if (tell) {
       const line = loop.loops ? { line: player.lineOf(to) || null } : {};
       placeOf(this.store).set({ program, iteration: loop.iteration, ...line }, 'launch');
     }
-  }
-
-  private paintText(
-    facts: LaunchFacts,
-    player: LaunchPlayer,
-    rank: number,
-    program: number,
-    loop: { iteration: number; of: number; loops: string },
-  ): void {
-    const name = programText(program, facts.grid);
-    const where = loop.loops ? ` of ${loop.loops}` : '';
-    const iteration = loop.of > 1 ? `iteration ${loop.iteration} of ${loop.of}${where}` : '';
-    const parts = [
-      player.unit === 'wave'
-        ? ''
-        : `program ${name}, number ${rank + 1} of ${facts.programs} in launch order`,
-      player.unit === 'iteration' ? iteration : '',
-      this.waveText(facts, player, rank),
-    ];
-    this.where.textContent = parts.filter(Boolean).join(' · ');
-    this.paintCounters(facts, player.counted());
-    const [from, to] = player.span;
-    this.paintTiles(facts, from, to);
-  }
-
-  private waveText(facts: LaunchFacts, player: LaunchPlayer, rank: number): string {
-    const { machine } = facts;
-    if (!machine) {
-      return player.unit === 'wave' ? 'all programs (without GPU code there are no waves)' : '';
-    }
-    const waves = Math.ceil(facts.programs / player.together);
-    const each = `${machine.multiprocessors} SMs (${machine.chip}) × ${machine.each} ${machine.each === 1 ? 'program' : 'programs'}`;
-    return `wave ${Math.floor(rank / player.together) + 1} of ${waves}: ${each} run together`;
   }
 
   private paintCounters(facts: LaunchFacts, [loaded, first, stored]: readonly number[]): void {

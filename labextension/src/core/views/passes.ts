@@ -18,6 +18,7 @@ import { OpLife } from './op_life';
 import { passFinder } from './pass_finder';
 import { opHistory } from './provenance';
 import type { Mounted, ViewSpec } from './spec';
+import { stageLink } from './stage_link';
 
 export const passes: ViewSpec = {
   key: 'passes',
@@ -70,6 +71,11 @@ class Passes implements Mounted {
     ['/', 'filter passes and notes'],
     ['d', 'compare with the previous pass (on or off)'],
   ] as const;
+  readonly link = stageLink(
+    () => this.stages,
+    () => [this.chosen, this.base],
+    (chosen, base) => this.showStages(chosen, base),
+  );
   /** Why the compilation failed after the listed passes. */
   private readonly failure = h('p.bnb-wrong', { hidden: true });
   private single: Pane | null = null;
@@ -132,12 +138,7 @@ class Passes implements Mounted {
     const finder = passFinder(
       this.store,
       () => this.stages,
-      (at) => {
-        [this.chosen, this.base] = [at, at - 1];
-        this.paintList();
-        this.paintStage();
-        this.tellStages();
-      },
+      (at) => this.showStages(at, at - 1),
     );
     const side = h(
       'div.bnb-side',
@@ -174,7 +175,7 @@ class Passes implements Mounted {
     this.list.addEventListener('keydown', (event) => {
       const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
       if (step) {
-        this.step(step);
+        this.advance(step);
         event.preventDefault();
       }
     });
@@ -265,7 +266,7 @@ class Passes implements Mounted {
   key(event: KeyboardEvent): boolean {
     const step = { j: 1, k: -1 }[event.key];
     if (step) {
-      this.step(step);
+      this.advance(step);
     } else if (event.key === '/') {
       this.filterField.focus();
     } else if (event.key === 'd' && this.chosen > 0) {
@@ -309,10 +310,12 @@ class Passes implements Mounted {
   }
 
   private choose(stage: number): void {
-    if (this.base === this.chosen - 1 && this.base >= 0) {
-      this.base = stage - 1; // keeps the comparison with the previous pass
-    }
-    this.chosen = stage;
+    const previous = this.base === this.chosen - 1 && this.base >= 0;
+    this.showStages(stage, previous ? stage - 1 : this.base); // keeps the comparison with the previous pass
+  }
+
+  private showStages(chosen: number, base: number): void {
+    [this.chosen, this.base] = [chosen, base];
     this.paintList();
     this.paintStage();
     this.tellStages();
@@ -331,7 +334,7 @@ class Passes implements Mounted {
     return !this.filter || words.some((w) => w.toLowerCase().includes(this.filter));
   }
 
-  private step(by: number): void {
+  advance(by: number): void {
     let next = this.chosen + by;
     while (this.stages[next] && !this.shown(this.stages[next], next)) {
       next += by;

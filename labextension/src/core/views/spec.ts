@@ -1,5 +1,6 @@
 /** The interface of a view: a tab of the card, mounted when first opened and updated when the document or the selection changes. */
 
+import type { ViewLink } from '../link_target';
 import type { Document } from '../schema';
 import type { Change, Store } from '../store';
 
@@ -11,6 +12,10 @@ export interface Mounted {
   key?(event: KeyboardEvent): boolean;
   /** The keys that `key` handles, with their descriptions. */
   readonly keys?: readonly (readonly [string, string])[];
+  /** Moves to the next or the previous step of the view: a pass, a program, a line. */
+  advance?(by: 1 | -1): void;
+  /** What a link to the card says about this view. */
+  readonly link?: ViewLink;
   dispose?(): void;
 }
 

@@ -5,6 +5,8 @@
 
 import { button, h } from '../dom';
 import { helperLine } from '../helpers';
+import { type LinkParts, numberIn } from '../link_target';
+import { PendingLink } from '../pending_link';
 import { placeOf } from '../place';
 import { TilePicture, thumbnail } from '../plot/tile_picture';
 import { type Played, Playing } from '../playing';
@@ -13,6 +15,7 @@ import type { Store } from '../store';
 import { emptyReason, launchKey, load, programText, type StepEvent, type StepFacts } from '../teaching';
 import type { Mounted, ViewSpec } from './spec';
 import { HelperRows, lineCells } from './step_lines';
+import { type ChosenValue, otherPrograms, stepParts, valueIn } from './step_link';
 
 export const step: ViewSpec = {
   key: 'step',
@@ -29,8 +32,14 @@ class StepView implements Mounted {
   private player: StepPlayer | null = null;
   private loaded = '';
   private token = 0;
+  /** The programs that a link asked the kernel for. */
+  private asked = '';
   /** The shown value: program and name, so that the large picture follows it. */
-  private chosen: { run: number; name: string; line: number } | null = null;
+  private chosen: ChosenValue | null = null;
+  readonly link = new PendingLink(
+    () => (this.facts && this.player ? stepParts(this.facts, this.player.at, this.chosen) : {}),
+    (parts, missing) => this.showLink(parts, missing),
+  );
   private readonly cells = new Map<string, { element: HTMLElement; step: LineStep | undefined }>();
   private helpers: HelperRows | null = null;
   private readonly picture = new TilePicture();
@@ -112,8 +121,7 @@ class StepView implements Mounted {
   key(event: KeyboardEvent): boolean {
     const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (by && this.player) {
-      this.playing.pause();
-      this.go(this.player.at + by);
+      this.advance(by);
     } else if (event.key === ' ' && !(event.target instanceof HTMLButtonElement)) {
       this.playing.toggle();
     } else if (event.key === 'c') {
@@ -124,6 +132,11 @@ class StepView implements Mounted {
       return false;
     }
     return true;
+  }
+
+  advance(by: number): void {
+    this.playing.pause();
+    this.go((this.player?.at ?? 0) + by);
   }
 
   dispose(): void {
@@ -138,24 +151,20 @@ class StepView implements Mounted {
   }
 
   private buildTools(): void {
-    const move = (by: number): void => {
-      this.playing.pause();
-      this.go((this.player?.at ?? 0) + by);
-    };
     this.slider.addEventListener('input', () => {
       this.playing.pause();
       this.go(Number(this.slider.value));
     });
     this.programs.forEach((input) => input.addEventListener('change', () => this.store.run(this.request())));
     this.tools.append(
-      button('|‹', () => move(-Infinity), { 'aria-label': 'First line', title: 'First line' }),
+      button('|‹', () => this.advance(-Infinity), { 'aria-label': 'First line', title: 'First line' }),
       button('●‹', () => this.run(-1), {
         title: 'back to the previous breakpoint',
         'aria-label': 'Back to breakpoint',
       }),
-      button('‹', () => move(-1), { 'aria-label': 'Previous line', title: 'Previous line' }),
+      button('‹', () => this.advance(-1), { 'aria-label': 'Previous line', title: 'Previous line' }),
       this.playing.button,
-      button('›', () => move(1), { 'aria-label': 'Next line', title: 'Next line' }),
+      button('›', () => this.advance(1), { 'aria-label': 'Next line', title: 'Next line' }),
       this.over,
       button('›●', () => this.run(1), {
         title: 'run to the next breakpoint',
@@ -225,16 +234,28 @@ class StepView implements Mounted {
     this.paintResults(facts);
     this.chosen = null;
     const at = place && this.player.find(place.line, place.occurrence);
-    this.go(at ?? this.firstTile(), false);
+    this.go(at ?? this.player.firstTile, false);
+    this.link.retry();
   }
 
-  /** Returns the first step after the arguments. */
-  private firstTile(): number {
-    const head = this.player!.steps[0][0]?.line;
-    return Math.max(
-      0,
-      this.player!.steps[0].findIndex((one) => one.line !== head),
-    );
+  /** Shows what a link asks for. Programs that the card does not have come from the kernel first. */
+  private showLink(parts: LinkParts, missing: (text: string) => void): boolean {
+    const { facts, player } = this;
+    if (!facts || !player) {
+      return false;
+    }
+    const programs = otherPrograms(parts, facts, missing);
+    if (programs && this.store.host.request && String(programs) !== this.asked) {
+      this.asked = String(programs);
+      this.store.run(this.load({ programs }));
+      return false;
+    }
+    if (programs) {
+      missing(`The values of program ${programs.join(' and ')} are not saved`);
+    }
+    this.chosen = valueIn(parts);
+    this.go(numberIn(parts, 'step', player.count - 1, missing) ?? player.at);
+    return true;
   }
 
   private paintResults(facts: StepFacts): void {

@@ -4,11 +4,13 @@
  */
 
 import { button, h, renderBackquotes, uniqueId } from '../dom';
+import type { LinkParts } from '../link_target';
 import { mend } from '../mend';
 import { split } from '../pane_switches';
+import { PendingLink } from '../pending_link';
 import { programs } from '../plot/programs';
 import type { ShownParts } from '../shown';
-import type { Selection, Store } from '../store';
+import type { Store } from '../store';
 import {
   programName,
   sentences,
@@ -22,6 +24,7 @@ import {
   type Tiles as Facts,
 } from '../tiles';
 import type { Mounted, ViewSpec } from './spec';
+import { readTileParts, selectionOf, type TileChoices, tileParts } from './tile_link';
 import { quantitiesOf, TileSheet, type Quantity } from './tilesheet';
 
 export const tiles: ViewSpec = {
@@ -46,6 +49,10 @@ class Tiles implements Mounted {
   private refused = '';
   private requestToken = 0;
   private readonly answers = new Map<string, Record<string, TileAccess>>();
+  readonly link = new PendingLink(
+    () => tileParts(this.choices),
+    (parts, missing) => this.showLink(parts, missing),
+  );
 
   private readonly list = h('ol.bnb-stages', {
     role: 'listbox',
@@ -116,6 +123,27 @@ class Tiles implements Mounted {
     }
   }
 
+  private get choices(): TileChoices {
+    const { chosen, program, iteration, quantity, side } = this;
+    return { chosen, program, iteration, quantity, side };
+  }
+
+  private showLink(parts: LinkParts, missing: (sentence: string) => void): boolean {
+    if (!this.facts?.ops.length) {
+      return false;
+    }
+    const last = { access: this.facts.ops.length - 1, program: this.total - 1 };
+    const found = readTileParts(parts, last, this.choices, missing);
+    if (!this.canShow(found.program)) {
+      missing(`Program ${found.program} is not saved`);
+      found.program = this.program;
+    }
+    Object.assign(this, found);
+    this.paintAll();
+    this.store.run(this.fetch());
+    return true;
+  }
+
   private canShow(program: number): boolean {
     const saved = this.savedPrograms;
     return saved ? saved.includes(program) : program >= 0 && program < this.total;
@@ -124,7 +152,7 @@ class Tiles implements Mounted {
   key(event: KeyboardEvent): boolean {
     const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (by && this.facts) {
-      this.step(by);
+      this.advance(by);
     }
     return by !== undefined;
   }
@@ -190,6 +218,7 @@ class Tiles implements Mounted {
     this.paintAll();
     this.store.run(this.fetch());
     this.followPinned();
+    this.link.retry();
   }
 
   /** Removes the content of the previous document. */
@@ -229,20 +258,17 @@ class Tiles implements Mounted {
     this.chosen = op;
     this.side = -1;
     this.paintAll();
-    this.store.pin(this.selectionOf(this.op));
+    this.store.pin(selectionOf(this.store, this.op));
   }
 
   private hoverOp(op: number): void {
-    this.store.hover(this.selectionOf(this.facts!.ops[op]));
+    this.store.hover(selectionOf(this.store, this.facts!.ops[op]));
   }
 
-  /** Returns the selection of an op. Op ids are valid for the target of the tiles; for another target it has the line only. */
-  private selectionOf(op: TileOp): Selection {
-    const same = this.store.doc.tiles?.view === this.store.view;
-    return { lines: op.line ? [op.line] : [], op: same ? op.op : null, from: 'tiles' };
-  }
-
-  private step(by: number): void {
+  advance(by: number): void {
+    if (!this.facts) {
+      return;
+    }
     const saved = this.savedPrograms;
     if (!saved) {
       this.selectProgram(this.program + by);
@@ -369,13 +395,13 @@ class Tiles implements Mounted {
       this.sheet.show(this.facts!, this.op, this.access, this.side, this.quantity);
     });
     this.tools.replaceChildren(
-      button('‹', () => this.step(-1), {
+      button('‹', () => this.advance(-1), {
         'aria-label': 'Previous program',
         title: 'Previous program (←)',
         'data-tool': 'previous',
       }),
       input,
-      button('›', () => this.step(1), {
+      button('›', () => this.advance(1), {
         'aria-label': 'Next program',
         title: 'Next program (→)',
         'data-tool': 'next',

@@ -20,7 +20,8 @@ import {
 } from '../tiles';
 
 /** The quantity that the numbers and colours of the cells show. */
-export type Quantity = 'warp' | 'lane' | 'register' | 'sector' | 'bank' | 'box';
+export const QUANTITIES = ['warp', 'lane', 'register', 'sector', 'bank', 'box'] as const;
+export type Quantity = (typeof QUANTITIES)[number];
 
 /** Returns the quantities that exist for an op. */
 export function quantitiesOf(op: TileOp): Quantity[] {

@@ -1,0 +1,131 @@
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+
+import { toggleProjector } from '../src/core/projector';
+import { fixture, shown, until } from './fixtures';
+
+const page = HTMLCanvasElement.prototype;
+const getContext = page.getContext;
+beforeEach(() => (page.getContext = () => null));
+afterEach(() => (page.getContext = getContext));
+
+function press(element: EventTarget, key: string): boolean {
+  return !element.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true }));
+}
+
+/** A card in projector mode. */
+function projected() {
+  const { root, card, open } = shown(fixture('scale'));
+  open('passes');
+  const section = root.querySelector<HTMLElement>('.bnb-card')!;
+  const tool = root.querySelector<HTMLButtonElement>('[data-tool=projector]')!;
+  tool.click();
+  const tab = (): string => root.querySelector('[role=tab][aria-selected=true]')!.getAttribute('data-key')!;
+  const pass = (): string =>
+    section
+      .querySelector('.bnb-panel:not([hidden]) .bnb-stage[aria-selected=true]')!
+      .getAttribute('data-name')!;
+  return { root, card, section, tool, tab, pass, on: () => section.classList.contains('bnb-projector') };
+}
+
+describe('projector mode', () => {
+  test('begins and ends by the button, the key f, and Escape; the view has the focus, then the button', () => {
+    const { section, tool, on, card } = projected();
+    expect([on(), tool.textContent, tool.getAttribute('aria-pressed')]).toEqual([true, 'Leave', 'true']);
+    expect(section.getAttribute('popover')).toBe('manual');
+    expect(document.activeElement!.getAttribute('role')).toBe('tabpanel');
+    expect(press(document.activeElement!, 'Escape')).toBe(true);
+    expect([on(), section.hasAttribute('popover'), document.activeElement]).toEqual([false, false, tool]);
+    press(tool, 'f');
+    expect(on()).toBe(true);
+    press(section.querySelector('.bnb-filter')!, 'Escape'); // a field has the focus
+    expect(on()).toBe(false);
+    press(section.querySelector('.bnb-filter')!, 'f'); // is a letter there
+    expect(on()).toBe(false);
+    card.dispose();
+  });
+
+  test('steps through passes and tabs with content by keys, wherever the focus is', async () => {
+    const { root, tab, pass, card } = projected();
+    const panel = document.activeElement!;
+    await until(() => pass());
+    const first = pass();
+    press(panel, 'PageDown');
+    const second = pass();
+    expect(second).not.toBe(first);
+    press(panel, 'ArrowLeft');
+    expect(pass()).toBe(first);
+    (document.activeElement as HTMLElement).blur();
+    expect(press(document.body, 'ArrowRight')).toBe(true);
+    expect(pass()).toBe(second);
+    press(document.body, 't');
+    expect(tab()).toBe('resources');
+    press(document.body, 'T');
+    expect(tab()).toBe('passes');
+    const seen = new Set<string>();
+    while (!seen.has(tab())) {
+      seen.add(tab());
+      press(document.body, 't');
+    }
+    expect(
+      [...root.querySelectorAll('.bnb-tab-empty')].some((one) => seen.has(one.getAttribute('data-key')!)),
+    ).toBe(false);
+    expect(seen.size).toBeGreaterThan(5);
+    card.dispose();
+    expect(press(document.body, 'ArrowRight')).toBe(false);
+  });
+
+  test('names its keys and those of the view, and + and − change the size', () => {
+    const { root, section, card } = projected();
+    const hints = (): string => root.querySelector('.bnb-projector-keys')!.textContent!;
+    expect(hints()).toContain('← → next or previous pass');
+    expect(hints()).toContain('Esc leave');
+    const zoom = (): number => Number(section.style.getPropertyValue('--bnb-projector-zoom'));
+    const before = zoom();
+    press(document.activeElement!, '+');
+    expect(zoom()).toBeGreaterThan(before);
+    press(document.activeElement!, '-');
+    expect(zoom()).toBe(before);
+    press(document.activeElement!, 't');
+    expect(hints()).not.toContain('pass');
+    card.dispose();
+  });
+
+  test('asks for the whole screen after a click, and ends with it', async () => {
+    let full: Element | null = null;
+    const change = (to: Element | null): void => {
+      full = to;
+      document.dispatchEvent(new Event('fullscreenchange'));
+    };
+    const request = vi.fn(async () => change(document.documentElement));
+    Object.defineProperties(document, {
+      fullscreenEnabled: { value: true, configurable: true },
+      fullscreenElement: { get: () => full, configurable: true },
+    });
+    Object.assign(document, { exitFullscreen: vi.fn(async () => change(null)) });
+    document.documentElement.requestFullscreen = request;
+    const { on, tool, card } = projected();
+    await until(() => full);
+    expect(on()).toBe(true);
+    change(null); // the browser's Escape
+    expect(on()).toBe(false);
+    tool.click();
+    await until(() => full);
+    tool.click();
+    expect(document.exitFullscreen).toHaveBeenCalledOnce();
+    request.mockRejectedValueOnce(new Error('not in a frame'));
+    tool.click();
+    await until(() => request.mock.calls.length === 3);
+    expect(on()).toBe(true); // the card covers the window
+    card.dispose();
+    Reflect.deleteProperty(document, 'fullscreenEnabled');
+    Reflect.deleteProperty(document, 'fullscreenElement');
+  });
+
+  test('is a command for a card', () => {
+    const { section, on, card } = projected();
+    expect(toggleProjector(section)).toBe(true);
+    expect(on()).toBe(false);
+    expect(toggleProjector(document.body)).toBe(false);
+    card.dispose();
+  });
+});
