@@ -35,7 +35,7 @@ export PATH := $(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help course course-site sbom licenses same-code triton-suite demo test test-full test-torch torch-cpu test-scripts test-browser test-python lab lint lint-python lint-scripts format nightly lock torch install clean
+.PHONY: help pictures recorded course course-site sbom licenses same-code triton-suite demo test test-full test-torch torch-cpu test-scripts test-browser test-python lab lint lint-python lint-scripts format nightly lock torch install clean
 
 help:
 	@echo "make demo       install, run the notebooks on this machine's device, print a table of their results"
@@ -47,6 +47,8 @@ help:
 	@echo "make lint       ruff, mypy, eslint, prettier          make format      applies their automatic fixes"
 	@echo "make same-code BASE=<commit>   compare the code generated for the kernels of the tests with a commit's"
 	@echo "make nightly    fuzz kernels and cells with a new seed (or SEED=N), and append the counts to tests/fuzzing/ledger.json"
+	@echo "make pictures   take all pictures of the docs, the course and the tests again, in a browser"
+	@echo "make recorded   run the notebooks whose outputs docs/ keeps, on this machine's GPU, and store them"
 	@echo "make lock       resolve requirements/*.lock, requirements/torch.txt and yarn.lock again"
 	@echo "make sbom       write build/sbom.cdx.json: the packages of all lock files (CycloneDX)"
 	@echo "make clean      remove build outputs, but not .venv and node_modules"
@@ -121,6 +123,17 @@ same-code: install
 	@test -n "$(BASE)" || { echo "name the commit to compare with: make same-code BASE=<commit>"; exit 2; }
 	rm -rf build/base && mkdir -p build/base && git archive $(BASE) | tar -x -C build/base
 	$(BIN)/python scripts/same_code.py build/base . $(if $(TESTS),--tests $(TESTS)) $(if $(SASS),--sass $(SASS))
+
+# All pictures, and the names that they show (docs/pictures.json). Times in them are this machine's: take them while it is idle.
+pictures: install torch-cpu
+	$(BIN)/python scripts/card_pictures.py
+	$(BIN)/python scripts/torch_pictures.py
+	$(BIN)/python scripts/course_pictures.py
+	$(BIN)/python scripts/pictures.py $(ARGS)
+
+# NAMES=the_card records one of them; the script lists them: .venv/bin/python scripts/record_notebooks.py --list
+recorded: install
+	@$(BIN)/python scripts/record_notebooks.py $(NAMES)
 
 nightly: install
 	$(BIN)/python scripts/nightly.py --jobs $(JOBS) $(if $(SEED),--seed $(SEED)) $(ARGS)
