@@ -108,9 +108,7 @@ def record(one: Recording, gpus: Sequence[str], cpu: Path | None) -> int:
         print(f"{one.name}: left out, {lacking}")
         return 0
     notebook = nbformat.read(ROOT / one.notebook, as_version=4)
-    device = (
-        f"{one.gpus} x {gpus[0]}" if one.gpus > 1 and cpu is None else gpus[0] if cpu is None else platform.machine()
-    )
+    device = platform.machine() if cpu is not None else f"{one.gpus} x {gpus[0]}" if one.gpus > 1 else gpus[0]
     if cpu is None:
         change(notebook, one.changes)
     else:
@@ -121,11 +119,8 @@ def record(one: Recording, gpus: Sequence[str], cpu: Path | None) -> int:
     if not problem:
         finish(notebook, one, to, device)
         text = nbformat.writes(notebook) + "\n"
-        problem = (
-            f"the notebook has {len(text.encode()):,} bytes of at most {MOST_BYTES:,}"
-            if len(text.encode()) > MOST_BYTES
-            else ""
-        )
+        if (size := len(text.encode())) > MOST_BYTES:
+            problem = f"the notebook has {size:,} bytes of at most {MOST_BYTES:,}"
     if problem:
         print(f"{one.name}: not recorded: {problem}")
         return 1

@@ -89,7 +89,7 @@ def names_of(document: Mapping[str, Any]) -> Names:
 
 
 def saved_documents(notebook: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The documents of all cards in the outputs of a notebook, and of the kernels of each compiled model."""
+    """The documents of all cards in the outputs of a notebook."""
     for cell in notebook["cells"]:
         for output in cell.get("outputs", ()):
             yield from (found for mime, found in output.get("data", {}).items() if DOCUMENT.fullmatch(mime))
