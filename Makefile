@@ -40,7 +40,7 @@ export PATH := $(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab course docs docs-check dist test test-python test-cpu test-aarch64 test-torch test-scripts test-browser test-full torch-cpu torch lint lint-python lint-scripts format same-code triton-suite nightly lock sbom licenses install clean
+.PHONY: help demo lab course docs docs-check pictures recorded dist test test-python test-cpu test-aarch64 test-torch test-scripts test-browser test-full torch-cpu torch lint lint-python lint-scripts format same-code triton-suite nightly lock sbom licenses install clean
 
 help:
 	@echo "make demo       install what the notebooks need, run them on this machine's device, print a table of their results"
@@ -157,6 +157,17 @@ same-code: install
 	@test -n "$(BASE)" || { echo "name the commit to compare with: make same-code BASE=<commit>"; exit 2; }
 	rm -rf build/base && mkdir -p build/base && git archive $(BASE) | tar -x -C build/base
 	$(BIN)/python scripts/same_code.py build/base . $(if $(TESTS),--tests $(TESTS)) $(if $(SASS),--sass $(SASS))
+
+# All pictures, and the names that they show (docs/pictures.json). Times in them are this machine's: take them while it is idle.
+pictures: install torch-cpu
+	$(BIN)/python scripts/card_pictures.py
+	$(BIN)/python scripts/torch_pictures.py
+	$(BIN)/python scripts/course_pictures.py
+	$(BIN)/python scripts/pictures.py $(ARGS)
+
+# NAMES=the_card records one of them; the script lists them: .venv/bin/python scripts/record_notebooks.py --list
+recorded: install
+	@$(BIN)/python scripts/record_notebooks.py $(NAMES)
 
 nightly: install
 	$(BIN)/python scripts/nightly.py --jobs $(JOBS) $(if $(SEED),--seed $(SEED)) $(ARGS)

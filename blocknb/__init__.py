@@ -161,6 +161,7 @@ def _method(name: str) -> Any:
 
 _PROVIDERS = {
     "export_html": "notebook.export",
+    "tune_kernel": "tune.plain",
     "torch_kernels_html": "notebook.torch_table",
     "torch_kernels_bundle": "notebook.torch_page",
     "save_torch_kernels": "notebook.torch_table",

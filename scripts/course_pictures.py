@@ -5,8 +5,9 @@
     python scripts/course_pictures.py --to DIR    # as PNG files only, to look at them
 
 A text cell with `![what it shows](attachment:blocks.png)` gets the picture `blocks` as its attachment, so a notebook needs no other file.
-A picture is the panel of a view, of a card that a cell makes: no GPU is necessary, and nothing is measured. The extension must be built
-(`jlpm build`), because the pictures come from its viewer in Chromium. Look at the pictures before you commit them.
+A picture is the panel of a view, of a card that a cell makes: no GPU is necessary, and nothing is measured. The cache of kernels is empty.
+The manifest docs/pictures.json gets the names that each picture shows. The extension must be built (`jlpm build`), because the
+pictures come from its viewer in Chromium. Look at the pictures before you commit them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import os
 import re
 import sys
 import tempfile
@@ -26,10 +28,13 @@ COURSE = ROOT / "notebooks" / "course"
 sys.path[:0] = [str(ROOT / "tests" / "browser"), str(ROOT)]
 
 from browser import Browser, Page, find  # noqa: E402
+from card_shots import compress, read  # noqa: E402
 from course_cells import CELLS, SETUP  # noqa: E402
+from shown_names import Names, hash_of, write_manifest  # noqa: E402
 
 COLOURS = 96
 WIDTH = 880  # CSS pixels
+SCALE = 1.5  # pixels of a picture per CSS pixel
 SETTLED = "() => new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(() => r(true))))"
 
 
@@ -60,20 +65,31 @@ def main() -> int:
         return 1
     chosen = options.names or list(pictures)
     with Browser(executable) as browser, tempfile.TemporaryDirectory() as folder:
-        page = browser.open(viewport={"width": WIDTH + 60, "height": 1600}, deviceScaleFactor=1.5)
+        os.environ["BLOCKNB_CACHE_DIR"] = f"{folder}/cache"
+        page = browser.open(viewport={"width": WIDTH + 60, "height": 1600}, deviceScaleFactor=SCALE)
         taken = {name: take(pictures[name], page, Path(folder)) for name in chosen}
-    for name, picture in taken.items():
+    for name, (picture, _) in taken.items():
         if options.to is not None:
             options.to.mkdir(parents=True, exist_ok=True)
             (options.to / f"{name}.png").write_bytes(picture)
-    places = attach(taken) if options.to is None else {}
-    for name, picture in taken.items():
+    places = attach({name: picture for name, (picture, _) in taken.items()}) if options.to is None else {}
+    entries = {
+        f"{(COURSE / file).relative_to(ROOT).as_posix()}:{name}.png": {
+            "hash": hash_of(taken[name][0]),
+            **taken[name][1],
+        }
+        for name, files in places.items()
+        for file in files
+    }
+    if entries:
+        write_manifest(entries, "scripts/course_pictures.py", whole=not options.names)
+    for name, (picture, _) in taken.items():
         print(f"{name}: {len(picture):,} bytes, {', '.join(places.get(name, [])) or 'in no notebook'}")
     return 0
 
 
-def take(picture: CardPicture, page: Page, folder: Path) -> bytes:
-    """The PNG of a picture."""
+def take(picture: CardPicture, page: Page, folder: Path) -> tuple[bytes, Names]:
+    """The PNG of a picture, and the names that it shows. It shows one panel of the card, and so no other tab."""
     file = folder / "card.html"
     file.write_text(page_of(picture), encoding="utf-8")
     page.goto(file.as_uri())
@@ -87,8 +103,10 @@ def take(picture: CardPicture, page: Page, folder: Path) -> bytes:
         panel.run(picture.before)
         page.run(SETTLED)
     shot = folder / "shot.png"
-    (panel(picture.part) if picture.part else panel).screenshot(shot)
-    return compressed(shot, picture.most)
+    found = panel(picture.part) if picture.part else panel
+    found.screenshot(shot)
+    compress(shot, COLOURS, int(SCALE * picture.most))
+    return shot.read_bytes(), {**read(found), "tabs": [picture.view]}
 
 
 def page_of(picture: CardPicture) -> str:
@@ -105,17 +123,6 @@ def page_of(picture: CardPicture) -> str:
     found = next(data[document.MIME] for data in reversed(shown) if document.MIME in data)
     found = {**found, "model": None, "deferred": False}
     return export.filled("A card", export.script(found), "")
-
-
-def compressed(file: Path, most: int) -> bytes:
-    """The picture with few colours, cut at `most` CSS pixels."""
-    from PIL import Image
-
-    with Image.open(file) as whole:
-        found = whole.convert("RGB").crop((0, 0, whole.width, min(whole.height, int(1.5 * most))))
-    small = found.quantize(COLOURS, dither=Image.Dither.NONE)
-    small.save(file, optimize=True)
-    return file.read_bytes()
 
 
 def attach(taken: dict[str, bytes]) -> dict[str, list[str]]:

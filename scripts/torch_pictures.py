@@ -8,6 +8,7 @@ them.
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -16,20 +17,18 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "browser"), str(ROOT)]
 
 from browser import Browser, find  # noqa: E402
+from card_shots import PictureFolder  # noqa: E402
 from laboratory import Card, Lab, Notebook  # noqa: E402
-from PIL import Image  # noqa: E402
 from torch_notebook import COMPARED, RUN, SETUP  # noqa: E402
-
-PLACE = ROOT / "docs" / "torch"
-COLOURS, TALLEST = 64, 1100  # of a picture; its height in pixels
 
 
 def main() -> int:
-    """Writes the pictures."""
+    """Writes the pictures and their entries in the manifest."""
     executable = find()
     assert executable, "no Chromium or Chrome found"
-    PLACE.mkdir(exist_ok=True)
+    pictures = PictureFolder(ROOT / "docs" / "torch", "scripts/torch_pictures.py")
     with tempfile.TemporaryDirectory() as place, Browser(executable) as browser:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{place}/inductor"
         lab = Lab(Path(place))
         try:
             page = lab.page(browser)
@@ -39,28 +38,19 @@ def main() -> int:
             notebook.show(2)
             card = Card(page, f"{notebook.cell(2).selector} >> .bnb-card >> nth=0")
             card.until_state("live")
-            take(card, "kernels")
+            pictures.take(card, "kernels")
             card.open("Graph")(".bnb-fusion-kernel")[1].click()
-            take(card, "graph")
+            pictures.take(card, "graph")
             card.open("Reasons")
-            take(card, "reasons")
+            pictures.take(card, "reasons")
             card.open("Kernels")(".bnb-kernel-name:has-text('softmax')").click()
             inner = Card(page, f"{card.selector} >> .bnb-kernel-card .bnb-card")
             inner(".cm-line:has-text('.target') >> nth=0").wait()
-            take(inner, "card")
+            pictures.take(inner, "card")
         finally:
             lab.close()
+    pictures.close()
     return 0
-
-
-def take(card: Card, name: str) -> None:
-    """Writes a picture with few colours."""
-    file = PLACE / f"{name}.png"
-    card.screenshot(file)
-    with Image.open(file) as picture:
-        found = picture.convert("RGB").crop((0, 0, picture.width, min(picture.height, TALLEST)))
-    found.quantize(COLOURS, dither=Image.Dither.NONE).save(file, optimize=True)
-    print(f"{file.relative_to(ROOT)}: {file.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The methods of a kernel that measure launches and show them in a notebook: `sweep`, `bench`, `roofline`, `history`, `export_html`."""
+"""The methods of a kernel that measure launches or show them: `sweep`, `tune`, `bench`, `roofline`, `history`, `export_html`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from blocknb.runtime import exporter
@@ -33,6 +33,26 @@ class MeasuredKernel(ExaminedKernel):
         baselines are timed in turns with cold caches. `axes` holds the axes by name if a name is taken. Raises LaunchError, and returns
         the points so far after an interrupt."""
         return exporter.call("sweep", self, {**(axes or {}), **more}, launch=launch, baselines=baselines, check=check)
+
+    def tune(
+        self,
+        *args: Any,
+        grid: Any,
+        configs: Sequence[Any],
+        client: Any = None,
+        restore_value: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> Any:
+        """Measures `configs`, a list of `blocknb.Config`, for the launch `kernel[grid](*args, **kwargs)`. Returns the table of the trials.
+
+            found = add.tune(x, y, out, n, grid=grid, configs=[blocknb.Config({"BLOCK": 2**k}) for k in range(6, 14)])
+            add[grid](x, y, out, n, **found.best.all_kwargs())
+
+        It measures as `@blocknb.autotune` does, and changes no later launch. `restore_value` names arrays that the kernel updates. With
+        the `client` of a Dask cluster, the workers measure. Raises AutotunerError if no configuration can run."""
+        return exporter.call(
+            "tune_kernel", self, args, kwargs, configs=configs, client=client, restore_value=restore_value, grid=grid
+        )
 
     def bench(
         self, baselines: Mapping[str, Callable[[], Any]] | None = None, without: Iterable[str | Iterable[str]] = ()

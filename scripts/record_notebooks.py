@@ -1,0 +1,217 @@
+"""`make recorded`: runs the notebooks whose outputs docs/ keeps, on this machine's GPUs, and stores them with their cards.
+
+    python scripts/record_notebooks.py                        # all notebooks that this machine can record
+    python scripts/record_notebooks.py the_card               # some of them
+    python scripts/record_notebooks.py --list                 # what is recorded where, and what is missing here
+    python scripts/record_notebooks.py the_card --cpu FOLDER  # tries the script on the CPU; docs/ stays as it is
+
+A notebook is stored only if every cell ran, and every result that it reports is right. A first cell names the device, and links to the
+notebook without outputs. Without a GPU the script refuses in one line. The exit status is 1 if it refused, or if a notebook failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(Path(__file__).parent), str(ROOT)]
+
+from course_outputs import executed  # noqa: E402
+from shown_names import gone, names_of, saved_documents  # noqa: E402
+
+MOST_BYTES = 2_000_000  # of a recorded notebook
+REFUSAL = "make recorded runs notebooks on an NVIDIA GPU, and CuPy finds none on this machine."
+LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A notebook, and the file `to` which its run is written. It needs so many `gpus`, whose name contains `device`, and `packages`.
+
+    `changes` are texts of its cells and what replaces them in the run: a notebook that starts CPU workers gets a worker per GPU."""
+
+    notebook: str
+    to: str
+    gpus: int = 1
+    device: str = ""
+    packages: tuple[str, ...] = ()
+    changes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        return Path(self.notebook).stem
+
+
+ON_GPUS = (
+    ("from dask.distributed import Client, LocalCluster", "from dask.distributed import Client\nfrom dask_cuda import LocalCUDACluster"),
+    ("LocalCluster(n_workers=2, threads_per_worker=1, ", "LocalCUDACluster(n_workers=2, threads_per_worker=2, "),
+    ("import numpy as np\n", "import cupy\nimport numpy as np\n"),
+    ("x = np.random.default_rng(0)", "x = cupy.random.default_rng(0)"),
+    ("out = np.empty_like(x)", "out = cupy.empty_like(x)"),
+    ('large, limit="2 MB")', 'large, limit="2 MB", device="cuda")'),
+)  # fmt: skip
+RECORDINGS = (
+    Recording("notebooks/reference/the_card.ipynb", "docs/04_the_card_on_an_H200.ipynb", device="H200"),
+    Recording("notebooks/reference/pytorch_ops.ipynb", "docs/recorded/pytorch_ops.ipynb", packages=("torch",)),
+    Recording("notebooks/reference/pytorch_compile.ipynb", "docs/recorded/pytorch_compile.ipynb", packages=("torch",)),
+    Recording(
+        "notebooks/reference/13_many_gpus.ipynb",
+        "docs/recorded/13_many_gpus.ipynb",
+        gpus=2,
+        packages=("distributed", "dask_cuda"),
+        changes=ON_GPUS,
+    ),
+    Recording("notebooks/course/12_your_own.ipynb", "docs/recorded/12_your_own.ipynb"),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Records the notebooks; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        description="Runs notebooks on this machine's GPUs, and stores their outputs in docs/."
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="notebooks, such as the_card; all by default")
+    parser.add_argument("--list", action="store_true", help="print what is recorded where, and what is missing here")
+    parser.add_argument(
+        "--cpu", type=Path, metavar="FOLDER", help="run on the CPU, and write to FOLDER instead of docs/"
+    )
+    options = parser.parse_args(arguments)
+    if unknown := sorted(set(options.names) - {one.name for one in RECORDINGS}):
+        parser.error(f"unknown notebooks: {', '.join(unknown)}; there are {', '.join(one.name for one in RECORDINGS)}")
+    chosen = [one for one in RECORDINGS if one.name in options.names or not options.names]
+    gpus = names_of_gpus()
+    if options.list:
+        for one in chosen:
+            print(f"{one.notebook} -> {one.to}: {missing(one, gpus) or 'can be recorded here'}")
+        return 0
+    if options.cpu is None and not gpus:
+        print(REFUSAL, file=sys.stderr)
+        return 1
+    return max(record(one, gpus, options.cpu) for one in chosen)
+
+
+def record(one: Recording, gpus: Sequence[str], cpu: Path | None) -> int:
+    """Runs one notebook and writes it, and prints a line about it. Returns 1 if it failed; a notebook that is left out has not failed."""
+    import nbformat
+
+    lacking = missing(one, gpus) if cpu is None else without_packages(one)
+    if lacking:
+        print(f"{one.name}: left out, {lacking}")
+        return 0
+    notebook = nbformat.read(ROOT / one.notebook, as_version=4)
+    device = platform.machine() if cpu is not None else f"{one.gpus} x {gpus[0]}" if one.gpus > 1 else gpus[0]
+    if cpu is None:
+        change(notebook, one.changes)
+    else:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    print(f"{one.name}: running on {device} ...", flush=True)
+    problem = executed(notebook, (ROOT / one.notebook).parent) or wrong(notebook)
+    to = ROOT / one.to if cpu is None else cpu / Path(one.to).name
+    if not problem:
+        finish(notebook, one, to, device)
+        text = nbformat.writes(notebook) + "\n"
+        if (size := len(text.encode())) > MOST_BYTES:
+            problem = f"the notebook has {size:,} bytes of at most {MOST_BYTES:,}"
+    if problem:
+        print(f"{one.name}: not recorded: {problem}")
+        return 1
+    to.parent.mkdir(parents=True, exist_ok=True)
+    to.write_text(text, encoding="utf-8")
+    print(f"{one.name}: {to}, {len(text.encode()):,} bytes")
+    return 0
+
+
+def names_of_gpus() -> list[str]:
+    """The names of this machine's GPUs; none without CuPy or a driver."""
+    try:
+        import cupy
+
+        count = cupy.cuda.runtime.getDeviceCount()
+        return [cupy.cuda.runtime.getDeviceProperties(i)["name"].decode() for i in range(count)]
+    except Exception:  # no CuPy, no driver, or no GPU: each has its own exception
+        return []
+
+
+def missing(one: Recording, gpus: Sequence[str]) -> str:
+    """Why a notebook cannot be recorded on a machine with these GPUs; "" if it can."""
+    if len(gpus) < one.gpus:
+        return f"it needs {one.gpus} GPU{'s' * (one.gpus > 1)}, and this machine has {len(gpus)}"
+    if one.device not in gpus[0]:
+        return f"{one.to} is the run of an {one.device}, and this machine has an {gpus[0]}"
+    return without_packages(one)
+
+
+def without_packages(one: Recording) -> str:
+    """Which packages of a notebook are not installed; "" if all are."""
+    lost = [name for name in one.packages if find_spec(name) is None]
+    return f"not installed: {', '.join(lost)}" if lost else ""
+
+
+def change(notebook: Any, changes: Sequence[tuple[str, str]]) -> None:
+    """Replaces texts in the code cells. Raises ValueError for a text that no cell contains."""
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for old, new in changes:
+        found = [cell for cell in cells if old in cell.source]
+        if not found:
+            raise ValueError(f"no cell contains {old!r}")
+        found[0].source = found[0].source.replace(old, new)
+
+
+def wrong(notebook: Any) -> str:
+    """The first result of an executed notebook that is wrong, or the names of passes that no longer exist; "" if there is none."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            result = output.get("data", {}).get("application/vnd.blocknb.result+json")
+            if result is not None and not result["ok"]:
+                return f"{result['what']}: {result['detail']}"
+    lost = [name for document in saved_documents(notebook) for name in gone(names_of(document))]
+    return f"its cards show {', '.join(sorted(set(lost)))}, which no longer exist" if lost else ""
+
+
+def finish(notebook: Any, one: Recording, to: Path, device: str) -> None:
+    """Adds the cell that names the device, leads links to where they led, and removes times of execution and names of this machine."""
+    import nbformat
+
+    import blocknb
+
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+        if cell.cell_type == "markdown":
+            cell.source = LINK.sub(lambda found: moved(found, ROOT / one.notebook, to), cell.source)
+        else:
+            cell.outputs = [cleaned(output) for output in cell.outputs]
+    origin = os.path.relpath(ROOT / one.notebook, to.parent)
+    head = f"*A recorded run of [{one.name}]({origin}) on {device}, with blocknb {blocknb.__version__}. `make recorded` runs it again.*"
+    notebook.cells.insert(0, nbformat.v4.new_markdown_cell(head, id="recorded"))
+    notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"], "language_info": {"name": "python"}}
+
+
+def moved(found: re.Match[str], origin: Path, to: Path) -> str:
+    """A link of a text, as the folder of the recorded notebook needs it. Attachments and addresses on the web stay."""
+    target = origin.parent / found[2]
+    return f"{found[1]}{os.path.relpath(target, to.parent)}{found[3]}" if target.exists() else found[0]
+
+
+def cleaned(value: Any) -> Any:
+    """An output without the folders and the name of this machine."""
+    if isinstance(value, dict):
+        return type(value)({key: cleaned(inner) for key, inner in value.items()})
+    if isinstance(value, list):
+        return [cleaned(inner) for inner in value]
+    if isinstance(value, str):
+        for text, instead in ((str(ROOT), "blocknb"), (str(Path.home()), "~"), (platform.node(), "host")):
+            value = re.sub(rf"(?<![\w/]){re.escape(text)}(?!\w)", instead, value) if len(text) > 3 else value
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())
