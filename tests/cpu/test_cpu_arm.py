@@ -87,6 +87,7 @@ def test_a_vector_add_has_vectors_of_four_and_no_scalar_additions():
     lines = listing(elementwise(total), "*fp32", "*fp32", "*fp32", "i32", BLOCK=1024)
     assert named(lines, r"fadd v\d+\.4s")
     assert not named(lines, r"fadd s\d")
+    assert not named(lines, r"stnp ")  # Arm's CPUs need no non-temporal stores
 
 
 def test_a_product_accumulates_in_sixteen_registers_of_four_lanes():
