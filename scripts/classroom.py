@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import resource
 import signal
@@ -26,7 +27,6 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -63,23 +63,23 @@ class Observer:
 
     def __init__(self, mark: str):
         self._mark = f"{MARK}={mark}".encode()
-        self._known: dict[int, bool] = {}
+        self._known: set[int] = set()
         self._ended = threading.Event()
         self.peak, self.most_processes, self.most_threads = Sample(), 0, 0
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def processes(self) -> Iterator[int]:
+    def processes(self) -> set[int]:
         """The running processes with the mark in their environment."""
         found = {int(name) for name in os.listdir("/proc") if name.isdigit()}
-        self._known = {pid: marked for pid, marked in self._known.items() if pid in found and marked}
-        for pid in found:
-            if pid not in self._known:
-                try:
-                    self._known[pid] = self._mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                except OSError:
-                    continue
-            if self._known[pid]:
-                yield pid
+        known = self._known & found
+        for pid in found - known:
+            try:
+                if self._mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    known.add(pid)
+            except OSError:
+                continue  # it has ended, or belongs to another user
+        self._known = known
+        return known
 
     def sample(self) -> Sample:
         made = Sample()
@@ -90,6 +90,8 @@ class Observer:
             except (OSError, ValueError):
                 continue  # it has ended meanwhile
             sizes = {row.split()[0]: int(row.split()[1]) << 10 for row in rows}
+            if not sizes:  # it has ended, and its parent does not know yet
+                continue
             made.pss[pid], made.rss[pid] = sizes["Pss:"], sizes["Rss:"]
             made.private[pid] = sizes["Private_Clean:"] + sizes["Private_Dirty:"]
             made.cpu += sum(map(int, stat[11:15])) / TICKS
@@ -100,17 +102,13 @@ class Observer:
         """The files in /dev/shm that the processes have open or mapped."""
         found = set()
         for pid in self.processes():
-            try:
-                names = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
-                names += [
-                    row.split(maxsplit=5)[5]
-                    for row in Path(f"/proc/{pid}/maps").read_text().splitlines()
-                    if "/dev/shm" in row
-                ]
-            except OSError:
-                continue  # it has ended meanwhile
-            found.update(name for name in names if name.startswith("/dev/shm/"))
-        return found
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                rows = Path(f"/proc/{pid}/maps").read_text().splitlines()
+                found.update(row.split(maxsplit=5)[5] for row in rows if "/dev/shm/" in row)
+                for link in Path(f"/proc/{pid}/fd").iterdir():
+                    with contextlib.suppress(OSError):  # it has closed the file
+                        found.add(os.readlink(link))
+        return {name for name in found if name.startswith("/dev/shm/")}
 
     def _run(self) -> None:
         while not self._ended.wait(INTERVAL_S):
@@ -207,7 +205,7 @@ async def lesson(options: argparse.Namespace, work: Path, mark: str, shared: str
     for one in learners:
         await one.manager.shutdown_kernel(now=True)
     killed = time.perf_counter()
-    while (left := list(observer.processes())) and time.perf_counter() < killed + GRACE_S:
+    while (left := sorted(observer.processes())) and time.perf_counter() < killed + GRACE_S:
         await asyncio.sleep(0.05)
     report_memory(observer, idle, last, kernels)
     client = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
