@@ -28,12 +28,10 @@ from blocknb import learn  # noqa: E402
 from blocknb.learn.predictions import written  # noqa: E402
 from blocknb.notebook.document import MIME  # noqa: E402
 from blocknb.notebook.export import script  # noqa: E402
-from blocknb.notebook.results import RESULT_MIME  # noqa: E402
 
 NOTEBOOKS = ROOT / "notebooks"
 RUNS = ROOT / "build" / "notebooks"
 ASKS = re.compile(r"%%blockkernel .*?--exercise ([\w-]+)|%predict ([\w-]+)\s*$|%%blockkernel .*?--predict ([\w-]+)")
-WIDGET = "application/vnd.jupyter.widget-view+json"
 _ATTACHMENT = re.compile(r"\(attachment:([^)\s]+)\)")
 _ANCHOR = re.compile(r"\]\((?=[^)\s]*#)(?!\w+:)([^)\s#]*)#([^)\s]*)\)")
 
@@ -123,9 +121,12 @@ def _links(text: str, attachments: dict[str, dict[str, str]]) -> str:
 
 
 def shown(data: Any) -> Any:
-    """The representation that the page shows. A card is its document, for the viewer, and its static page, for readers without scripts."""
+    """The representations that the page may show, without those for live front ends, such as widgets and progress.
+
+    A card is its document, for the viewer, and its static page, for readers without scripts.
+    """
     if MIME not in data:
-        return {mime: value for mime, value in data.items() if mime not in (RESULT_MIME, WIDGET)}
+        return {mime: value for mime, value in data.items() if not mime.startswith("application/vnd.")}
     html = data.get("text/html", "")
     return {"text/html": f"{script(data[MIME])}<noscript>{html}</noscript>"}
 
