@@ -66,7 +66,7 @@ def test_a_sweep_is_drawn_as_its_records_say_and_kept_as_files_pages_and_links(l
     card("button:has-text('Copy link')").click()
     link = eventually(lambda: page.run("() => window.copied"), bool)
     cell = page.run("(cell) => blocknb.cell(cell).model.id", sweep)
-    assert re.search(rf"/lab/tree/.*\.ipynb\?blocknb=passes\.\w+#cell-id={cell}$", link)
+    assert re.search(rf"/lab/tree/.*\.ipynb\?blocknb=v1;passes;[^#]*pass:simplify\.\d+[^#]*#cell-id={cell}$", link)
 
     heat = notebook.add("found = copy.sweep(BLOCK=[256, 512, 1024], num_warps=[1, 2]); found")
     notebook.run(heat)
