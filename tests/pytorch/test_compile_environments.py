@@ -96,7 +96,8 @@ REFUSED = """
 """
 #: Inductor's own C++ back end for the CPU, whose answers and caches are its own again; `load` is what compiles its C++.
 FOR_ITSELF = """
-    assert torch._dynamo.utils.counters["inductor"]["fxgraph_cache_hit"]
+    counters = torch._dynamo.utils.counters
+    assert counters["inductor"]["fxgraph_cache_hit"] or counters["aot_autograd"]["autograd_cache_hit"]
     torch._dynamo.reset()
     before = len(blocknb.torch.kernels())
     {run}
