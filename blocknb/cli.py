@@ -51,7 +51,7 @@ def bench(options: argparse.Namespace) -> int:
 def _bench_arguments(command: argparse.ArgumentParser) -> None:
     from blocknb.bench.visible_gpu import device
 
-    def listed(kind: Callable[[str], object]) -> Callable[[str], tuple]:
+    def listed(kind: Callable[[str], object]) -> Callable[[str], tuple[object, ...]]:
         return lambda text: tuple(kind(part) for part in text.split(",") if part)
 
     def count(text: str) -> int:

@@ -109,7 +109,8 @@ class Facts(FunctionFacts):
         base, promise = self.base(value), axis_info.promised_multiple(self.definition.get(value), axis)
         if base is None:
             return promise
-        return max(promise, min(self.alignment(base), found * value.type.dtype.element.bytes))
+        aligned: int = max(promise, min(self.alignment(base), found * value.type.dtype.element.bytes))
+        return aligned
 
     def alignment(self, base: Value) -> int:
         """A power of two that divides the address of a `base`: the specialization of an argument, a promise, or the alignment of its

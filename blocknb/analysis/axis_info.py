@@ -139,7 +139,8 @@ def info(facts: FunctionFacts, value: Value) -> AxisInfo:
             ranges.bounds(facts, known)
             if known not in memo and (known is value or has_own_info(facts, known)):
                 memo[known] = with_promises(_info(facts, known), facts.definition.get(known))
-    return memo[value]
+    info: AxisInfo = memo[value]
+    return info
 
 
 def has_own_info(facts: FunctionFacts, value: Value) -> bool:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 
 from blocknb.analysis import online_softmax, ranges
 from blocknb.analysis.facts import FunctionFacts
-from blocknb.analysis.online_softmax import FloatFacts, Interval, Users, single
+from blocknb.analysis.online_softmax import FloatFacts, Interval, single
 from blocknb.analysis.operand_order import operands_first
-from blocknb.ir.core import Op, Value
+from blocknb.ir.core import Op, Users, Value
 from blocknb.language import types as t
 from blocknb.language.ops import PRESERVING, named
 from blocknb.language.types import Tile
@@ -188,7 +188,8 @@ class FloatRanges:
                 least = max(
                     self.bounds(result)[0], online_softmax.added_to(FloatFacts(self.facts, self.users, self.bounds), op)
                 )
-                return least * HIDDEN / op.args[0].type.shape[op.attrs["axis"]]
+                share: float = least * HIDDEN / op.args[0].type.shape[op.attrs["axis"]]
+                return share
             case name if name in SAME:
                 return self.invisible(result, depth)
         return 0.0

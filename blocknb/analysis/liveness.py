@@ -19,7 +19,8 @@ VIEWS = named("view") | {"convert", "promise"}
 def registers(value: Value, threads: int) -> int:
     """The 32-bit registers per thread of a tile whose elements are each held once; one for a scalar."""
     bits = 64 if isinstance(value.type.dtype, Pointer) else max(8, value.type.dtype.bits)
-    return max(1, -(-value.type.size * bits // (32 * threads)))
+    registers: int = max(1, -(-value.type.size * bits // (32 * threads)))
+    return registers
 
 
 def is_cheap(op: Op, cheap: Mapping[Value, bool]) -> bool:

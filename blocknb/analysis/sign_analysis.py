@@ -63,7 +63,8 @@ def small(facts: FunctionFacts, value: Value) -> bool:
         return False
     match op.name:
         case "const":
-            return op.attrs["value"] < half
+            below: bool = op.attrs["value"] < half
+            return below
         case "cast":
             source = op.args[0].type.dtype
             return source.kind == "int" and source.bits <= value.type.dtype.bits and nonnegative(facts, op.args[0])

@@ -16,7 +16,8 @@ def dask_array(function: str) -> ModuleType:
         import dask.array
     except ImportError:
         raise LaunchError(f"blocknb.{function} needs Dask, which is not installed", hint=INSTALL) from None
-    return dask.array
+    array: ModuleType = dask.array
+    return array
 
 
 def checked_arrays(function: str, arrays: tuple[Any, ...]) -> ModuleType:

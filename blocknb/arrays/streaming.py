@@ -185,4 +185,5 @@ class Streamer:
 
 
 def _bytes(shape: tuple[int, ...], dtype: Any) -> int:
-    return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    size: int = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    return size

@@ -171,7 +171,8 @@ def _runner() -> CellRunner:
         os.environ["IPYTHONDIR"] = tempfile.mkdtemp(prefix="ipython-", dir=folder)
         os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="temporary-", dir=folder)
         _made["runner"] = CellRunner()
-    return _made["runner"]
+    runner: CellRunner = _made["runner"]
+    return runner
 
 
 def _log() -> Any:

@@ -27,7 +27,8 @@ def translate(name: str) -> str | None:
 
 def rewrite(tree: ast.Module) -> ast.Module:
     """Rewrites the tree's imports of Triton in place."""
-    return _Imports().visit(tree)
+    rewritten: ast.Module = _Imports().visit(tree)
+    return rewritten
 
 
 class _Imports(ast.NodeTransformer):

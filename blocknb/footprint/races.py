@@ -228,7 +228,8 @@ class _Comparer:
         except (KernelError, Beyond):
             return None
         copy = replay.copies[self.index]
-        return np.r_[copy, np.zeros(-len(copy) % self.region.unit, np.uint8)]
+        padded: np.ndarray = np.r_[copy, np.zeros(-len(copy) % self.region.unit, np.uint8)]
+        return padded
 
 
 def _touched(region: MemoryRegion, accesses: list[OpAccesses], program: int) -> np.ndarray:

@@ -85,7 +85,7 @@ class _Bounded(Machine):
         finally:
             self.combining = before
 
-    def step(self, op: Op, args: list) -> tuple:
+    def step(self, op: Op, args: list[Any]) -> tuple[Any, ...]:
         if time.monotonic() > self.deadline:
             raise Beyond
         results = super().step(op, args)
@@ -105,7 +105,7 @@ class _RecordingSpace(AddressSpace):
         self.clashes: list[tuple[Op, int]] = []
 
     def _locate(
-        self, op: Op, program: tuple, addresses: np.ndarray, on: np.ndarray, size: int
+        self, op: Op, program: tuple[int, ...], addresses: np.ndarray, on: np.ndarray, size: int
     ) -> Iterator[tuple[np.ndarray, int, np.ndarray]]:
         if self.keep_access is not None:
             self.keep_access(op, None, None)
@@ -114,7 +114,7 @@ class _RecordingSpace(AddressSpace):
                 self.keep_access(op, self.parameters[number], offsets)
             yield chosen, number, offsets
 
-    def store(self, op: Op, program: tuple, addresses: np.ndarray, values: np.ndarray, mask: Any) -> None:
+    def store(self, op: Op, program: tuple[int, ...], addresses: np.ndarray, values: np.ndarray, mask: Any) -> None:
         super().store(op, program, addresses, values, mask)
         data = np.ascontiguousarray(values)
         keep, self.keep_access = self.keep_access, None

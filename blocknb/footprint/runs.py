@@ -73,7 +73,10 @@ def runs_of(
     live = np.flatnonzero(np.broadcast_to(on, count))
     if not len(live):
         return joined(())
-    pick = lambda a: a[live] if len(a) == count and count > 1 else a  # noqa: E731
+
+    def pick(a: np.ndarray) -> np.ndarray:
+        return a[live] if len(a) == count and count > 1 else a
+
     alone = np.broadcast_to(pick(alone), len(live))
     doubled: np.ndarray = np.zeros(len(live), bool)
     tables = []
@@ -98,7 +101,9 @@ def _flat(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return np.broadcast_to(array, (len(array), *shape)).reshape(len(array), -1)
 
 
-def _intervals(alone: np.ndarray, tables: list, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _intervals(
+    alone: np.ndarray, tables: list[tuple[np.ndarray, np.ndarray]], size: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Intervals as (row, first byte, byte after the last): runs along one axis, each moved by what the other axes add."""
     count = len(alone)
     runs = [_runs(offset, where, size) for offset, where in tables]

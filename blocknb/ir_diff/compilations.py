@@ -84,7 +84,7 @@ def line_map(a: Trace, b: Trace) -> tuple[dict[int, int], list[tuple[range, rang
 
 def _place(loc: Loc | None, kernel: Loc | None, lines: Mapping[int, int] | None = None) -> Hashable:
     """The place of an op in terms of the right source: the columns and the chain of calls; None if the right source lacks its line."""
-    chain: list[tuple] = []
+    chain: list[tuple[Any, ...]] = []
     while loc is not None:
         own = kernel is not None and loc.file == kernel.file
         line: int | None = loc.line
@@ -115,7 +115,7 @@ def _aligned(left: Sequence[Op], right: Sequence[Op]) -> Iterable[tuple[Op, Op]]
         i, j = at_a + size, at_b + size
 
 
-def _spelt(op: Op) -> tuple:
+def _spelt(op: Op) -> tuple[Any, ...]:
     return (op.name, *(f"{name}={value!r}" for name, value in sorted(op.attrs.items())))
 
 
@@ -141,7 +141,7 @@ def _paired(
     return counterpart, _corresponding(one, two, counterpart, roots_a, roots_b)
 
 
-def _path(func: IndexedFunc, id: int) -> tuple:
+def _path(func: IndexedFunc, id: int) -> tuple[Any, ...]:
     """The kinds of blocks around an op: names of ops, with the number of the block."""
     return (*(func.ops[up].op.name for up in func.ancestors(id)), func.role_of(id))
 

@@ -162,12 +162,12 @@ def _definitions(
     counterpart: Mapping[int, int],
     successors: Mapping[int, Sequence[int]],
     merged: Mapping[int, int],
-) -> tuple[dict[Value, tuple], dict[Value, tuple]]:
+) -> tuple[dict[Value, tuple[Any, ...]], dict[Value, tuple[Any, ...]]]:
     """A name for the definition of each value of each side, in terms of `one` where its op comes from there. Merged ops have one name."""
     origin = {new: old for old, made in successors.items() for new in made}
     origin |= {new: old for old, new in counterpart.items()}
     old_names = {value: (kind, merged.get(id, id), place) for value, (kind, id, place) in one.definitions.items()}
-    names: dict[Value, tuple] = {}
+    names: dict[Value, tuple[Any, ...]] = {}
     for value, (kind, id, place) in two.definitions.items():
         old = origin.get(id, id)
         known = id in origin and one.ops[old].op.name == two.ops[id].op.name
@@ -180,7 +180,7 @@ def _pair(
     b: OpPosition,
     counterpart: Mapping[int, int],
     in_order: bool,
-    definitions: tuple[Mapping[Value, tuple], Mapping[Value, tuple]],
+    definitions: tuple[Mapping[Value, tuple[Any, ...]], Mapping[Value, tuple[Any, ...]]],
 ) -> OpMatch:
     """The match of an op with the op that continues it."""
     what = []

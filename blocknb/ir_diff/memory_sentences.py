@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 from blocknb.ir.core import Op
 from blocknb.ir_diff.indexed import IndexedFunc
@@ -32,7 +33,7 @@ _ENGINE = {"copy_bulk": "`copy_bulk` (TMA)", "store_bulk": "`store_bulk` (TMA)"}
 def asynchronous_copies(telling: Telling) -> Iterator[ChangeSentence]:
     """Loads whose data an asynchronous copy brings to shared memory."""
     after = telling.matching.after
-    groups: dict[tuple, list[tuple[OpMatch, list[int]]]] = defaultdict(list)
+    groups: dict[tuple[Any, ...], list[tuple[OpMatch, list[int]]]] = defaultdict(list)
     for match in telling.left("replaced"):
         copies = [id for id in match.after if after.ops[id].op.name in COPIES]
         loads = [id for id in match.before if telling.matching.op_before(id).name == "load"]

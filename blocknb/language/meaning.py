@@ -7,6 +7,7 @@ warnings. Transcendental functions are computed in float64 and rounded once, so 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -138,7 +139,7 @@ def cast(attrs, dtype, x):
     return x.astype(dtype.numpy)
 
 
-def constant(value, dtype):
+def constant(value: Any, dtype: Any) -> np.ndarray:
     """A Python number as an array without axes, rounded once; an address for a pointer."""
     array = np.asarray(value)
     if isinstance(dtype, Pointer):

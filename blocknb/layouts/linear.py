@@ -383,7 +383,8 @@ def distribute(array: np.ndarray, layout: Layout) -> np.ndarray:
     """The values that every place holds, [warps, lanes, registers], of a tile given as an array of the tile's shape."""
     if np.shape(array) != layout.shape:
         raise ValueError(f"an array of shape {np.shape(array)} is not a tile of {layout}")
-    return np.asarray(array).reshape(-1)[layout.indices()]
+    spread: np.ndarray = np.asarray(array).reshape(-1)[layout.indices()]
+    return spread
 
 
 def collect(values: np.ndarray, layout: Layout) -> np.ndarray:

@@ -208,7 +208,8 @@ class MmaInstruction:
 
     def fragment_registers(self, operand: str) -> int:
         """The number of elements of a fragment of "a", "b" or "c" per thread."""
-        return 1 << sum(bits for where, _, bits in getattr(self, operand) if where == "reg")
+        count: int = 1 << sum(bits for where, _, bits in getattr(self, operand) if where == "reg")
+        return count
 
     def instructions(self, m: int, n: int, k: int) -> int:
         """The number of instructions for the product of two tiles, over all warps."""

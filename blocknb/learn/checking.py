@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -147,11 +147,12 @@ def judged(prediction: Prediction, given: Any) -> Verdict:
         return Verdict(True, prediction.name)
     known = [(value() if callable(value) else value, text) for value, text in prediction.wrong]
     near = prediction.accepts if isinstance(prediction.accepts, int | float) else 0.0
-    for explains in (
+    ways: tuple[Callable[[Any], bool], ...] = (
         lambda value: matches(given, value, 0.0),
         lambda value: matches(given, value, near) and not matches(right, value, near),
         lambda value: _errs_alike(given, value, right),
-    ):
+    )
+    for explains in ways:
         for value, text in known:
             if explains(value):
                 return Verdict(False, prediction.name, (), (CheckFinding(text, "prediction", True),))

@@ -160,7 +160,8 @@ def differs(got: np.ndarray, want: Any, tolerance: Tolerance | float) -> np.ndar
     """bool per element: whether a result is wrong. NaN equals NaN."""
     want = np.broadcast_to(np.asarray(want), got.shape)
     if got.dtype.kind in "iub" and want.dtype.kind in "iub":
-        return got != want
+        different: np.ndarray = got != want
+        return different
     if isinstance(tolerance, Tolerance):
         relative, absolute = tolerance.limits(str(got.dtype))
     else:
@@ -171,7 +172,8 @@ def differs(got: np.ndarray, want: Any, tolerance: Tolerance | float) -> np.ndar
             np.abs(a - b) <= absolute + relative * np.abs(b)
         )  # any number would be within inf of inf
         near = close | (a == b) | (np.isnan(a) & np.isnan(b))
-    return ~near
+    far: np.ndarray = ~near
+    return far
 
 
 def attempt(

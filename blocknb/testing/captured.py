@@ -162,7 +162,8 @@ def host_array(value: Any) -> np.ndarray | None:
     if isinstance(value, TensorWrapper):
         base = host_array(value.base)
         assert base is not None
-        return base.view(value.dtype.numpy)
+        viewed: np.ndarray = base.view(value.dtype.numpy)
+        return viewed
     if isinstance(value, np.ndarray):
         return value
     if hasattr(value, "__cuda_array_interface__") or type(value).__module__.startswith("torch"):

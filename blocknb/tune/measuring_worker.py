@@ -87,7 +87,8 @@ class WorkerSearch:
     def place(self, configs: Sequence[Config]) -> store.StorePlace | None:
         """The entry of the disk cache for this kind of device."""
         key = self.tuner.tuning_key(self.args, self.kwargs)
-        return self.tuner.store_place(key, configs, self.args, self.kwargs)
+        place: store.StorePlace | None = self.tuner.store_place(key, configs, self.args, self.kwargs)
+        return place
 
     def measured(self, numbers: Sequence[int], final: bool) -> list[Measurement]:
         """Races some configurations. Nothing is returned after a stop."""

@@ -177,7 +177,8 @@ def unique_name(gpu: int) -> str:
     """What identifies one GPU among all machines."""
     import cupy
 
-    return cupy.cuda.runtime.getDeviceProperties(gpu)["uuid"].hex()
+    identity: str = cupy.cuda.runtime.getDeviceProperties(gpu)["uuid"].hex()
+    return identity
 
 
 def _machine(gpu: int | None) -> list[Any]:

@@ -61,7 +61,8 @@ def causal64(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float) -> dict[
 def _weighted(scores: np.ndarray, v: np.ndarray) -> np.ndarray:
     """The means of the rows of `v`, weighted with the softmax of each row of scores."""
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return powers / powers.sum(axis=1, keepdims=True) @ v.astype(np.float64)
+    weighted: np.ndarray = powers / powers.sum(axis=1, keepdims=True) @ v.astype(np.float64)
+    return weighted
 
 
 def block_grid(q: np.ndarray, BM: int) -> tuple[int, ...]:

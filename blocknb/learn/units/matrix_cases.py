@@ -18,7 +18,8 @@ Make = Callable[[np.random.Generator], dict[str, Any]]
 
 def integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str = "float32", most: int = 8) -> np.ndarray:
     """Random integers from -most to most, without 0, so that every product counts."""
-    return (rng.integers(1, most + 1, shape) * rng.choice([-1, 1], shape)).astype(dtype)
+    numbers: np.ndarray = (rng.integers(1, most + 1, shape) * rng.choice([-1, 1], shape)).astype(dtype)
+    return numbers
 
 
 def operands(rng: np.random.Generator, m: int, n: int, k: int, dtype: str = "float32", most: int = 8) -> dict[str, Any]:

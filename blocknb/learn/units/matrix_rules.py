@@ -17,8 +17,7 @@ from blocknb.errors import KernelError
 from blocknb.footprint.account import Budget
 from blocknb.learn.cell import matched
 from blocknb.learn.code_rules import MULTIPROCESSORS, NO_PTXAS, TARGET, gpu_code
-from blocknb.learn.exercise import CheckFinding
-from blocknb.learn.rules import Rule
+from blocknb.learn.exercise import CheckFinding, Rule
 from blocknb.learn.running import Attempt, TimeUp, ToolMissing, Unchecked, grid_of
 from blocknb.profile.occupancy import occupancy
 from blocknb.profile.timeline import H200, timeline
