@@ -108,19 +108,19 @@ test-torch: install torch-cpu $(VENV)/.triton
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/pytorch $(EVERY)
 	$(BIN)/python -m pytest -q --full tests/browser/test_journey_torch.py
 
-# torch's build for the CPU: where pip's settings offer it, at the hash of the lock file; else from the index of PyTorch, at its version.
-# That index has a file, and so a hash, for each version of Python.
-TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+# torch's build for the CPU: where pip's settings offer it, at the hash of the lock file; else at its version from TORCH_INDEX, the address of
+# PyTorch's index for CPUs. That index has a file, and so a hash, for each version of Python.
+TORCH_INDEX ?=
 torch-cpu: $(VENV)/.torch-cpu
 $(VENV)/.torch-cpu: requirements/torch-cpu.txt | $(DEMO)
 	@$(BIN)/python -c 'import torch' 2>/dev/null \
-	  || { echo "torch's build for the CPU: a download of 183 MiB, 0.7 GiB installed"; \
-	       $(PIP) install -q $(LEAN) --require-hashes --no-deps -r $< 2>/dev/null; } \
-	  || { sed '/^torch==/,/[^\\]$$/d' $< > $(VENV)/torch.lock; sed -n 's/^\(torch==[^ ]*\).*/\1/p' $< > $(VENV)/torch.version; \
-	       $(PIP) install -q $(LEAN) --require-hashes --no-deps -r $(VENV)/torch.lock \
-	         && $(PIP) install -q $(LEAN) --retries 1 --timeout 15 --no-deps --index-url $(TORCH_INDEX) -r $(VENV)/torch.version; } \
-	  || echo "pip finds no build of torch for the CPU: make torch installs PyPI's, with CUDA's libraries, a download of 2.6 GiB"
-	@rm -rf $(VENV)/lib/python3*/site-packages/torch/test $(VENV)/lib/python3*/site-packages/torch/bin/test_*  # 120 MB: torch's own tests
+	  || { echo "torch's build for the CPU: a download of 183 MiB, 0.9 GiB installed"; \
+	       $(PIP) install -q $(LEAN) --require-hashes --no-deps -r $<; } \
+	  || { test -n "$(TORCH_INDEX)" \
+	         && sed '/^torch==/,/[^\\]$$/d' $< > $(VENV)/torch.lock && sed -n 's/^\(torch==[^ ]*\).*/\1/p' $< > $(VENV)/torch.version \
+	         && $(PIP) install -q $(LEAN) --require-hashes --no-deps -r $(VENV)/torch.lock \
+	         && $(PIP) install -q $(LEAN) --no-deps --index-url $(TORCH_INDEX) -r $(VENV)/torch.version; } \
+	  || echo "pip finds no build of torch for the CPU: name PyTorch's index (TORCH_INDEX=<address>), or run make torch (with CUDA's libraries, 2.6 GiB)"
 	@! $(BIN)/python -c 'import torch' 2>/dev/null || touch $@
 
 # Triton lies in a folder of its own, for tests with and without it.
