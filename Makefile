@@ -73,6 +73,7 @@ course: install
 
 # The documentation site. A notebook is run again only if it has changed.
 docs: install torch-cpu
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(MAKE) --no-print-directory torch
 	$(BIN)/python scripts/docs_site/notebooks.py
 	$(MAKE) --no-print-directory docs-check
 

@@ -65,7 +65,7 @@ def crop(file: Path, outer: dict[str, float], inner: dict[str, float]) -> None:
 
 
 def compress(file: Path, colours: int = COLOURS, tallest: int = TALLEST) -> None:
-    """Writes a picture again with few colours, cut at a height in pixels."""
+    """Reduces the colours of a picture, and cuts it at a height in pixels."""
     with Image.open(file) as picture:
         found = picture.convert("RGB").crop((0, 0, picture.width, min(picture.height, tallest)))
     found.quantize(colours, dither=Image.Dither.NONE).save(file, optimize=True)

@@ -28,6 +28,8 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT)]
 from course_outputs import executed  # noqa: E402
 from shown_names import gone, names_of, saved_documents  # noqa: E402
 
+from blocknb.notebook.results import RESULT_MIME  # noqa: E402
+
 MOST_BYTES = 2_000_000  # of a recorded notebook
 REFUSAL = "make recorded runs notebooks on an NVIDIA GPU, and CuPy finds none on this machine."
 LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
@@ -170,15 +172,15 @@ def wrong(notebook: Any) -> str:
     """The first result of an executed notebook that is wrong, or the names of passes that no longer exist; "" if there is none."""
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
-            result = output.get("data", {}).get("application/vnd.blocknb.result+json")
-            if result is not None and not result["ok"]:
+            result = output.get("data", {}).get(RESULT_MIME)
+            if result is not None and result["ok"] is not True:  # None: not run
                 return f"{result['what']}: {result['detail']}"
     lost = [name for document in saved_documents(notebook) for name in gone(names_of(document))]
     return f"its cards show {', '.join(sorted(set(lost)))}, which no longer exist" if lost else ""
 
 
 def finish(notebook: Any, one: Recording, to: Path, device: str) -> None:
-    """Adds the cell that names the device, leads links to where they led, and removes times of execution and names of this machine."""
+    """Adds the cell that names the device, and rewrites relative links for the new folder. Removes times and names of this machine."""
     import nbformat
 
     import blocknb

@@ -59,11 +59,12 @@ def prose(page: Path) -> str:
 
 
 def named_paths(page: Path) -> Iterator[str]:
-    """The texts in backquotes that look like paths of this repository."""
+    """The texts in backquotes that look like paths of this repository, except for what `make` writes."""
     for code in _CODE.findall(prose(page)):
         if (
             _PATH.match(code)
             and any(c.isalpha() for c in code)
+            and not code.startswith(("build/", "dist/"))
             and (code.startswith(TOP) or "/" in code or code.endswith((".md", ".py", ".ts")))
         ):
             yield code

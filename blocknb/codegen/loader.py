@@ -17,7 +17,7 @@ from blocknb import forks
 from blocknb.codegen.elf_objects import elf_instruction_set, elf_symbols
 from blocknb.codegen.llvm import LIBRARY
 from blocknb.errors import CompilerBug, Unsupported
-from blocknb.target import Target
+from blocknb.target import instruction_set
 
 
 class Loaded:
@@ -47,7 +47,7 @@ def load_object(data: bytes) -> Loaded:
     with forks.guard:  # the locks of LLVM itself could not be made new in the child of a fork
         from llvmlite import binding
 
-        made_for, own = elf_instruction_set(data), Target.parse("cpu").isa
+        made_for, own = elf_instruction_set(data), instruction_set(binding.get_process_triple())
         if made_for not in ("", own):
             hint = "read its assembly, or compile the kernel for this machine: target='cpu'"
             raise Unsupported(f"the code is for {made_for} CPUs, and this machine has an {own} CPU", hint=hint)
@@ -70,7 +70,7 @@ def _jit() -> Any:
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     # Objects are linked as on Linux everywhere: the rules of macOS would put an underscore before each name.
-    triple = f"{Target.parse('cpu').isa}-unknown-linux-gnu"
+    triple = f"{instruction_set(binding.get_process_triple())}-unknown-linux-gnu"
     machine = binding.Target.from_triple(triple).create_target_machine(reloc="pic", codemodel="default")
     # Errors come back as exceptions; printing them too would litter the notebook.
     return binding.create_lljit_compiler(machine, use_jit_link=True, suppress_errors=True)

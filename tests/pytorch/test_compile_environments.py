@@ -55,7 +55,12 @@ FOR_TRITON = """
 
 def answer_of(program: str, **environment: str) -> str:
     answer = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment}
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        timeout=300,
     )
     assert answer.returncode == 0, answer.stderr[-3000:]
     return answer.stdout

@@ -20,7 +20,7 @@ def suffix(element: str, width: int) -> str:
 @dataclass(frozen=True)
 class TargetFeatures:
     """What code generation asks of a target: the bytes of a vector that it writes and of the widest vector register, fused multiply-add,
-    fp16 conversion, rounding, mask registers, and the instruction set (see `Target.isa`; "" if no code of its own exists for it).
+    fp16 conversion, rounding, mask registers, and the instruction set (see `Target.isa`; "" for one without special code).
 
     `f16c` and `sse41` are x86's names of features that Arm's baseline has, too.
     """
