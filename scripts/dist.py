@@ -236,6 +236,8 @@ def main() -> int:
     options = parser.parse_args()
     started = time.perf_counter()
     try:
+        if not shutil.which("git"):
+            raise Failed("git is missing, which lists the files that belong into the archives: apt-get install git")
         with step("sdist and wheel") as report:
             sdist, wheel = build()
             for line in inspect(sdist, wheel):
