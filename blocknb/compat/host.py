@@ -11,6 +11,7 @@ from blocknb.runtime import cache, machine
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.kernel import Kernel
 from blocknb.runtime.machine import GPUTarget
+from blocknb.runtime.request import Request
 from blocknb.target import known
 
 
@@ -162,10 +163,20 @@ def compile(src: ASTSource, target: GPUTarget | None = None, options: Mapping[st
         raise LaunchError(
             f"compile takes an ASTSource, not a {type(src).__name__}", hint="ASTSource(kernel, signature, constexprs)"
         )
-    backend, arch, _ = target or machine.current_target()
+    return src.fn.compile(**_arguments(src, target or machine.current_target(), options or {}))
+
+
+def request(src: ASTSource, target: GPUTarget, options: Mapping[str, Any]) -> Request:
+    """The Request that `compile` would compile. Compiles nothing. Raises KernelError."""
+    return src.fn.request(**_arguments(src, target, options))
+
+
+def _arguments(src: ASTSource, target: GPUTarget, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of `Kernel.compile`."""
+    backend, arch, _ = target
     names = ("cpu",) if backend == "cpu" else (f"sm_{arch}a", f"sm_{arch}")
     chosen = next((n for n in names if n in known()), names[-1])
-    return src.fn.compile(target=chosen, **src.signature, **src.constants, **(options or {}))
+    return {"target": chosen, **src.signature, **src.constants, **options}
 
 
 #: Maps the names of dtypes in numpy, torch and Triton to those in signatures: "float32" to "fp32", "int32" to "i32".

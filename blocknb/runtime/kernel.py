@@ -218,10 +218,15 @@ class Kernel(MeasuredKernel, Picklable):
         """Compiles as `trace` does, but returns the Compiled, which holds the machine code."""
         binding, values = self.bound_call(args, kwargs)
         kinds, _ = self.describe(binding, tuple(map(typed, values, binding.fixed)))
-        if this_thread.gathered is not None:
-            return self._gather(binding, kinds, Target.parse(target), without)
         self.latest = self._compile(binding, kinds, Target.parse(target), without)
         return self.latest
+
+    def request(self, *args: Any, target: str | Target, **kwargs: Any) -> Request:
+        """The Request that `compile` would compile, for `parallel_compile.compile_all`. Compiles nothing. Raises KernelError."""
+        binding, values = self.bound_call(args, kwargs)
+        kinds, _ = self.describe(binding, tuple(map(typed, values, binding.fixed)))
+        parsed = Target.parse(target)
+        return Request(self.source, *self._compile_arguments(binding, kinds, parsed, ()), parsed)
 
     def resume(self, request: Request, stage: str, text: str) -> EditedKernel:
         """Compiles a request on from another text of the IR after a stage. `Stage.edit` calls it."""
@@ -238,7 +243,9 @@ class Kernel(MeasuredKernel, Picklable):
         kinds, _ = self.describe(binding, values)
         if this_thread.gathered is not None:
             target = target_of(common_device(self.source, binding.names, kinds, values))
-            return self._gather(binding, kinds, target, None)
+            arguments = self._compile_arguments(binding, kinds, target, None)
+            this_thread.gathered.append(Request(self.source, *arguments, target))
+            return None  # type: ignore[return-value]
         return self._plan(binding, kinds, values).compiled
 
     def interprets(self, kwargs: Mapping[str, Any]) -> bool:
@@ -414,10 +421,6 @@ class Kernel(MeasuredKernel, Picklable):
         if ignored := ignored_options(binding):
             compiled.trace.stages.note(ignored)
         return compiled
-
-    def _gather(self, binding: Binding, kinds: tuple[Kind, ...], target: Target, without: Iterable[str] | None) -> Any:
-        arguments = self._compile_arguments(binding, kinds, target, without)
-        this_thread.gathered.append(Request(self.source, *arguments, target))  # type: ignore[union-attr]
 
     def _compile_arguments(
         self, binding: Binding, kinds: tuple[Kind, ...], target: Target, without: Iterable[str] | None

@@ -25,7 +25,7 @@ class _ThisThread(threading.local):
     `device`: the device of the last launch inside `recording_device`; None without such a launch. `unobserved`: observers do not see
     its launches. `muted`: the output of its kernels is dropped. `interprets`: the interpreter runs its launches. `interpreted`: the
     count of interpreted launches by kernel. `capture`: the function that receives launches instead of the device (`captured`). `gathered`:
-    the requests of `warmup` and `compile`, which then compile nothing (`parallel_compile.gathered`). `skips`: launches do nothing
+    the requests of `warmup`, which then compiles nothing (`parallel_compile.gathered`). `skips`: launches do nothing
     (`skipped`). `inspect`: the function that sees each launch before it starts (`inspected`)."""
 
     device: int | None = None

@@ -46,10 +46,11 @@ class MeasuredKernel(ExaminedKernel):
         """Measures `configs`, a list of `blocknb.Config`, for the launch `kernel[grid](*args, **kwargs)`. Returns the table of the trials.
 
             found = add.tune(x, y, out, n, grid=grid, configs=[blocknb.Config({"BLOCK": 2**k}) for k in range(6, 14)])
-            add[grid](x, y, out, n, **found.best.all_kwargs())
+            add[grid](x, y, out, n, **found.launch_kwargs())
 
         It measures as `@blocknb.autotune` does, and changes no later launch. `restore_value` names arrays that the kernel updates. With
-        the `client` of a Dask cluster, the workers measure. Raises AutotunerError if no configuration can run."""
+        the `client` of a Dask cluster, the workers measure. A table on disk serves a later call whose numbers and texts are equal, and
+        whose arrays have the same dtypes and shapes. Raises AutotunerError if no configuration can run."""
         return exporter.call(
             "tune_kernel", self, args, kwargs, configs=configs, client=client, restore_value=restore_value, grid=grid
         )

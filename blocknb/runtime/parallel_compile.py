@@ -29,8 +29,7 @@ shows: Shows = on_terminal
 
 @contextlib.contextmanager
 def gathered() -> Iterator[list[Request]]:
-    """Makes `warmup` and `compile` of kernels append their requests to the list that is yielded. They then compile nothing and return
-    None."""
+    """Makes `warmup` of kernels append its request to the list that is yielded. It then compiles nothing and returns None."""
     before, this_thread.gathered = this_thread.gathered, []
     try:
         yield this_thread.gathered

@@ -276,7 +276,7 @@ class Autotuner(Wrapper):
         configs = self.prune_configs(kwargs)
         place, named = self.store_place(key, configs, args, kwargs), self._named_key(key)
         if look and place is not None and (found := place.read()) is not None:
-            tuning = Tuning(self.__name__, named, tuple(found[0]), found[1], from_disk=True)
+            tuning = Tuning(self.__name__, named, tuple(found[0]), found[1], from_disk=True, parameters=self.arg_names)
         else:
             tuning = self._measured(key, named, configs, args, kwargs)
             self.pre_hook({**self._named(args), **kwargs, **_best_of(tuning).all_kwargs()}, reset_only=True)
@@ -311,7 +311,7 @@ class Autotuner(Wrapper):
     ) -> Tuning:
         """Measures all configurations. After an interrupt, `tuning` has the trials so far, and the next call for this key continues."""
         alike = HOST in store.devices(self.arg_names, args, kwargs) and not OPTIONS & set(self.arg_names)
-        shared = SharedTrials(self.__name__, named, configs, alike)
+        shared = SharedTrials(self.__name__, named, configs, alike, self.arg_names)
         race = self._searches.races.setdefault(key, Race(self.__name__))
         try:
             with unobserved(), stopwatch(race):

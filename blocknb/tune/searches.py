@@ -32,10 +32,13 @@ class SharedTrials:
     """The trials of all configurations, some of which share a measurement.
 
     A CPU has no warps and stages, so configurations that differ only in these are `alike` there. `tried` are those to measure.
+    `parameters` are the names of the kernel's parameters.
     """
 
-    def __init__(self, kernel: str, named: Mapping[str, Any], configs: Sequence[Config], alike: bool):
-        self.kernel, self.named, self.configs = kernel, named, list(configs)
+    def __init__(
+        self, kernel: str, named: Mapping[str, Any], configs: Sequence[Config], alike: bool, parameters: Sequence[str]
+    ):
+        self.kernel, self.named, self.configs, self.parameters = kernel, named, list(configs), parameters
         self._same = {c: (*sorted(c.kwargs.items()), c.pre_hook) if alike else c for c in configs}
         self._tried: dict[Any, Config] = {}
         for config in configs:
@@ -61,7 +64,7 @@ class SharedTrials:
         trials = self.trials(race)
         finished = [trial for trial in trials if trial.status == MEASURED]
         best = min(finished, key=lambda trial: trial.median).config if finished else None
-        return Tuning(self.kernel, self.named, trials, best, race.seconds, from_disk=race.from_disk)
+        return Tuning(self.kernel, self.named, trials, best, race.seconds, race.from_disk, self.parameters)
 
 
 class Searches:

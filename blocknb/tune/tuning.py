@@ -7,11 +7,12 @@ milliseconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from blocknb.tune.config import Config
+from blocknb.tune.pruning import AutotunerError
 
 #: The status of a configuration: fully measured; stopped early, because it was hopeless; left out, because it cannot run or spills; not
 #: measured, because of an interrupt.
@@ -42,7 +43,8 @@ class Trial:
 class Tuning:
     """One choice of an autotuner for the tuning key `key`.
 
-    `best` is None after an interrupt. `seconds` is the duration of the tuning, 0 for a choice `from_disk`.
+    `best` is None after an interrupt. `seconds` is the duration of the tuning, 0 for a choice `from_disk`. `parameters` are those of the
+    kernel.
     """
 
     kernel: str
@@ -51,6 +53,16 @@ class Tuning:
     best: Config | None = None
     seconds: float = 0.0
     from_disk: bool = False
+    parameters: Sequence[str] = ()
+
+    def launch_kwargs(self) -> dict[str, Any]:
+        """The keyword arguments that a launch with `best` takes: the constants and options that its trial passed.
+
+        The launch does not run the configuration's `pre_hook`. Raises AutotunerError after an interrupt."""
+        if self.best is None:
+            message = f"the tuning of {self.kernel} was interrupted, so it has no best configuration"
+            raise AutotunerError(message, hint="call tune again with the same arguments: it continues")
+        return self.best.launched(self.parameters)
 
     @property
     def timings(self) -> dict[Config, Any]:

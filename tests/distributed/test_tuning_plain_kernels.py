@@ -32,5 +32,5 @@ def test_a_plain_kernel_is_tuned_on_the_workers(client, tmp_path, monkeypatch) -
     assert [trial.config for trial in found.trials] == configs and found.best in (configs[0], configs[2])
     assert found.trials[0].rounds + found.trials[2].rounds > 4
     out = np.empty_like(x)
-    kernel[grid](x, out, 5000, **found.best.all_kwargs())
+    kernel[grid](x, out, 5000, **found.launch_kwargs())
     assert (out == 1).all()

@@ -72,12 +72,19 @@ def test_every_kernel_is_compiled_once_and_launches_find_it(begun):
     assert begun == [64, 128, 256] and all(one.trace.from_cache for one in again)
 
 
-def test_a_kernel_that_is_compiled_for_a_target_is_gathered_too(begun):
+def test_code_of_the_user_compiles_kernels_while_requests_are_gathered(begun):
     kernel = blocknb.kernel(scale)
     with parallel_compile.gathered() as found:
-        assert kernel.compile(X, X, 1000, 2.0, BLOCK=64, target="cpu") is None
+        assert kernel.compile(X, X, 1000, 2.0, BLOCK=64, target="cpu").trace.constants["BLOCK"] == 64
+        assert kernel.trace(X, X, 1000, 2.0, BLOCK=128, target="cpu").constants["BLOCK"] == 128
+    assert not found and begun == [64, 128]
+
+
+def test_the_request_of_a_kernel_for_a_target_is_compiled_later(begun):
+    kernel = blocknb.kernel(scale)
+    request = kernel.request(X, X, 1000, 2.0, BLOCK=64, target="cpu")
     assert not begun and kernel.latest is None
-    (made,) = parallel_compile.compile_all(found)
+    (made,) = parallel_compile.compile_all([request])
     assert kernel.compile(X, X, 1000, 2.0, BLOCK=64, target="cpu") is made and begun == [64]
 
 

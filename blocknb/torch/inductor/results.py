@@ -68,8 +68,8 @@ def compiled_result(autotuner: Any, config: Any, **more: Any) -> Any:
 substitute: Callable[[Any], Any] = lambda result: None  # noqa: E731
 
 
-def compile_config(autotuner: Any, cfg: Any, meta: dict[str, Any], **more: Any) -> Compiled:
-    """Compiles one configuration for the device of its graph. Raises KernelError with the name of the kernel."""
+def compiler_input(autotuner: Any, cfg: Any, meta: dict[str, Any]) -> tuple[host.ASTSource, GPUTarget, dict[str, Any]]:
+    """The source, target and options with which one configuration is compiled for the device of its graph."""
     source = host.ASTSource(autotuner.fn, meta["signature"], meta["constants"], meta["configs"][0])
     on_cpu = autotuner.device_props.type == "cpu"
     target = GPUTarget("cpu", 0, 32) if on_cpu else GPUTarget("cuda", int(meta["cc"]), 32)
@@ -77,6 +77,12 @@ def compile_config(autotuner: Any, cfg: Any, meta: dict[str, Any], **more: Any) 
     options = {name: wanted[name] for name in _LIMITED if wanted.get(name)}
     if on_cpu:
         options.pop("num_stages", None)
+    return source, target, options
+
+
+def compile_config(autotuner: Any, cfg: Any, meta: dict[str, Any], **more: Any) -> Compiled:
+    """Compiles one configuration for the device of its graph. Raises KernelError with the name of the kernel."""
+    source, target, options = compiler_input(autotuner, cfg, meta)
     try:
         return host.compile(source, target, {**options, **more})
     except KernelError as error:
