@@ -38,16 +38,14 @@ def cpu_quota(process: str = "/proc/self") -> float | None:
     process can see.
     """
     try:
-        with open(f"{process}/cgroup") as file:
-            groups = file.read().splitlines()
-        with open(f"{process}/mountinfo") as file:
-            mounts = file.read().splitlines()
+        groups, mounts = _lines(f"{process}/cgroup"), _lines(f"{process}/mountinfo")
     except OSError:  # no Linux, or a container without /proc
         return None
     paths = {}  # "cpu" for version 1, "" for version 2, to the path of the group
     for line in groups:  # "4:cpu,cpuacct:/users/ada", or "0::/users/ada" of version 2
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        paths.update(dict.fromkeys(controllers.split(","), path))
+        if path:
+            paths.update(dict.fromkeys(controllers.split(","), path))
     found = [quota for mount in mounts for folder in _folders(mount, paths) if (quota := _quota_of(folder)) is not None]
     return min(found, default=None)
 
@@ -79,6 +77,12 @@ def _quota_of(folder: str) -> float | None:
         return int(quota) / int(period) if quota not in ("max", "-1") else None
     except (OSError, ValueError, ZeroDivisionError):
         return None
+
+
+def _lines(path: str) -> list[str]:
+    """The lines of a file that holds paths, which may be no text: each byte that is not UTF-8 becomes a surrogate, as in `os.fsdecode`."""
+    with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+        return file.read().removesuffix("\n").split("\n")
 
 
 def _words(path: str) -> list[str]:

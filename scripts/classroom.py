@@ -159,9 +159,16 @@ class Learner:
         finally:
             client.kc.stop_channels()
 
-    def seconds(self, number: int) -> float:
-        """How long the learner waited for a cell."""
-        times = self.notebook.cells[number].metadata["execution"]
+    @property
+    def pid(self) -> int | None:
+        """The process of the kernel, as far as its manager knows one."""
+        return getattr(self.manager.provisioner, "pid", None)
+
+    def seconds(self, number: int) -> float | None:
+        """How long the learner waited for a cell; None for a cell that did not run to its end."""
+        times = self.notebook.cells[number].metadata.get("execution", {})
+        if not {"iopub.execute_input", "shell.execute_reply"} <= times.keys():
+            return None
         begin, end = (datetime.fromisoformat(times[name]) for name in ("iopub.execute_input", "shell.execute_reply"))
         return (end - begin).total_seconds()
 
@@ -199,9 +206,7 @@ async def lesson(options: argparse.Namespace, work: Path, mark: str, shared: str
         after = resource.getrusage(resource.RUSAGE_SELF)
         last = await asyncio.to_thread(observer.sample)
         opened = observer.shared_memory()
-    kernels = [one.manager.provisioner.pid for one in learners]
-    for pid in kernels:
-        os.kill(pid, signal.SIGKILL)
+    kernels = kill(learners)
     for one in learners:
         await one.manager.shutdown_kernel(now=True)
     killed = time.perf_counter()
@@ -215,6 +220,15 @@ async def lesson(options: argparse.Namespace, work: Path, mark: str, shared: str
     )
     report_cells(learners)
     report_left(work, left, killed, opened)
+
+
+def kill(learners: list[Learner]) -> list[int]:
+    """Kills the kernels, except those that have died in the lesson. Returns the process ids of all."""
+    kernels = [pid for one in learners if (pid := one.pid) is not None]
+    for pid in kernels:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return kernels
 
 
 def report_memory(observer: Observer, idle: Sample, last: Sample, kernels: list[int]) -> None:
@@ -235,17 +249,18 @@ def report_memory(observer: Observer, idle: Sample, last: Sample, kernels: list[
 
 def report_cells(learners: list[Learner]) -> None:
     print(f"{'cell':>4}  {'median':>8}  {'slowest':>8}")
-    sums = []
+    whole = [0.0] * len(learners)
     for number, cell in enumerate(learners[0].notebook.cells):
         if cell.cell_type != "code":
             continue
-        times = [one.seconds(number) for one in learners if "execution" in one.notebook.cells[number].metadata]
-        if times:
-            sums.append(times)
+        found = [one.seconds(number) for one in learners]
+        whole = [total + (time or 0.0) for total, time in zip(whole, found, strict=True)]
+        if times := [time for time in found if time is not None]:
             first = next((line for line in cell.source.splitlines() if line.strip()), "")
             print(f"{number:>4}  {statistics.median(times):>6.2f} s  {max(times):>6.2f} s  {first[:70]}")
-    whole = [sum(row) for row in zip(*sums, strict=False)]
-    print(f" all  {statistics.median(whole):>6.2f} s  {max(whole):>6.2f} s")
+    # A kernel that failed has no sum of all cells.
+    if complete := [total for total, one in zip(whole, learners, strict=True) if not one.error]:
+        print(f" all  {statistics.median(complete):>6.2f} s  {max(complete):>6.2f} s")
     for number, one in enumerate(learners):
         if one.error:
             print(f"kernel {number}: {one.error}")
@@ -271,10 +286,11 @@ def main() -> int:
     parser.add_argument("--shared", action="store_true", help="build a shared cache first")
     options = parser.parse_args()
     options.notebook = options.notebook.absolute()
-    with tempfile.TemporaryDirectory(prefix="class-") as name:
+    with tempfile.TemporaryDirectory(prefix="class-") as name, tempfile.TemporaryDirectory(dir="/tmp") as cache:
         work, shared = Path(name), ""
         if options.shared:
-            shared = str(work / "shared")
+            os.chmod(cache, 0o755)  # `cache build` fails for a folder that other users cannot reach
+            shared = cache
             command = [sys.executable, "-m", "blocknb", "cache", "build", shared, str(options.notebook)]
             paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
             subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": paths})

@@ -5,13 +5,14 @@ installation of blocknb (names, sizes and times of its files), the tools and the
 same installation and on the same machine as the users, and once more after an update.
 
 `check` looks at the folder as a user's process does, and names each thing that such a process refuses. With `--fix` it takes write
-permissions away from folders, and removes what others could have written: the content cannot be trusted any more.
+permissions away from folders, and removes what others could have written: the content cannot be trusted any more. Root runs it on folders
+that others could write to, so it changes a folder through a descriptor whose owner it has checked, and never follows a symbolic link.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
+import re
 import stat
 import sys
 import tempfile
@@ -19,10 +20,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from blocknb.runtime import cache, private_files
+from blocknb.runtime.private_files import UntrustedFile
 from blocknb.runtime.shared_cache import VARIABLE, administrators
 
 CELL_SECONDS = 600  # longest time one cell may take
 _READABLE, _SEARCHABLE = 0o644, 0o755
+_INNER = re.compile("[0-9a-f]{2}")  # the folders of a cache
 
 
 def build(folder: str, notebooks: Sequence[str]) -> int:
@@ -30,6 +33,9 @@ def build(folder: str, notebooks: Sequence[str]) -> int:
     course are incomplete. The exit status is 1 if a notebook cannot be run, or the folder is not trusted."""
     root = os.path.abspath(folder)
     failed = False
+    if why := _refusal(root):
+        print(why, file=sys.stderr)
+        return 1
     with tempfile.TemporaryDirectory(prefix="blocknb-build-") as private:
         for path in notebooks:
             try:
@@ -64,68 +70,108 @@ def _run(path: Path, private: str, root: str) -> int:
 
 
 def publish(private: str, root: str) -> int:
-    """Copies the entries of a private cache into a folder, readable by all. Returns how many. Raises OSError and UntrustedFolder."""
+    """Copies the compiled kernels of a private cache into a folder, readable by all. Returns how many. Raises OSError and UntrustedFolder.
+
+    An entry without code is the choice of an autotuner. It stays private: each user's process measures on its own CPUs.
+    """
     count = 0
-    _make_searchable(root)
+    private_files.make_folder(root, _SEARCHABLE)  # also if there is nothing to copy
     for name in cache.Cache(private).names():
         if not name.endswith(".bnb") or (data := private_files.read(private, name, cache.ENTRY_LIMIT)) is None:
             continue
-        _make_searchable(os.path.join(root, os.path.dirname(name)))
-        private_files.write(root, name, data, _READABLE)
-        count += 1
+        entry = cache.unpack(_key(name), data)
+        if entry is not None and entry.blobs:
+            private_files.write(root, name, data, _READABLE, administrators())
+            count += 1
     return count
 
 
-def _make_searchable(folder: str) -> None:
-    """Creates a folder in which all users may read, with any umask. An existing one keeps its mode."""
-    if not os.path.isdir(folder):
-        os.makedirs(folder, exist_ok=True)
-        os.chmod(folder, _SEARCHABLE)
+def _key(name: str) -> str:
+    return name.replace("/", "").removesuffix(".bnb")
+
+
+def _refusal(root: str) -> str:
+    """Why a folder is not the place of a shared cache, in one line; "" for one that is empty or does not exist."""
+    if not hasattr(os, "geteuid"):
+        return f"{root}: Windows has no owners and modes to check, so it has no shared caches"
+    foreign = sorted(name for name in os.listdir(root) if not _INNER.fullmatch(name)) if os.path.isdir(root) else []
+    return (
+        f"{root}: is not the folder of a cache, since it contains {foreign[0]!r}; name a new folder" if foreign else ""
+    )
 
 
 def check(folder: str, fix: bool = False) -> int:
     """Prints what users' processes refuse in a shared cache, and a line with its size. With `fix`, mends it first. Returns the exit status:
-    1 if something is left."""
+    1 if something is left, or if this is not the folder of a cache."""
     root = os.path.realpath(folder)
-    if not os.path.isdir(root):
-        print(f"{folder}: there is no such folder", file=sys.stderr)
-        return 1
     try:
-        return _checked(root, fix)
+        why = f"{folder}: there is no such folder" if not os.path.isdir(root) else _refusal(root)
+        if not why:
+            return _checked(root, fix)
+        print(why, file=sys.stderr)
     except OSError as error:  # a folder that this user may not list
-        print(f"{error.filename or root}: {error.strerror}", file=sys.stderr)
-        return 1
+        print(f"{error.filename or root}: {error.strerror or error}", file=sys.stderr)
+    return 1
 
 
 def _checked(root: str, fix: bool) -> int:
-    for path, why in _findings(root) if fix else ():
-        if why and (done := _mend(root, path)):
-            print(f"{path}: {why}: {done}")
+    for name, why in _findings(root) if fix else ():
+        if why and (done := _mend(root, name)):
+            print(f"{_path(root, name)}: {why}: {done}")
     left = entries = size = 0
-    for path, why in _findings(root):
+    for name, why in _findings(root):
         if why:
             left += 1
-            print(f"{path}: {why}")
+            print(f"{_path(root, name)}: {why}")
         else:
-            entries, size = entries + 1, size + os.lstat(path).st_size
-    print(f"{root}: {entries} entries, {size / 1e6:.1f} MB, {left} problem{'s' * (left != 1)}")
+            entries, size = entries + 1, size + os.lstat(_path(root, name)).st_size
+    closed = list(_closed_parents(root))
+    for parent in closed:
+        print(f"{parent}: cannot be searched by all users, so they cannot reach the cache: chmod o+x {parent}")
+    problems = left + len(closed)
+    print(f"{root}: {entries} entries, {size / 1e6:.1f} MB, {problems} problem{'s' * (problems != 1)}")
     if left:
         again = "remove the folder, and build it again as root or as the user who has installed blocknb"
         print("->", again if fix else f"blocknb cache check --fix {root}")
-    return 1 if left else 0
+    return 1 if problems else 0
+
+
+def _path(root: str, name: str) -> str:
+    return os.path.join(root, name) if name else root
+
+
+def _closed_parents(root: str) -> Iterator[str]:
+    """The folders around the cache in which other users may not look up a name."""
+    while (parent := os.path.dirname(root)) != root:
+        root = parent
+        if not os.stat(root).st_mode & 0o001:
+            yield root
 
 
 def _findings(root: str) -> Iterator[tuple[str, str]]:
-    """The folders and files of a shared cache with what is wrong with each; a sound entry comes with "", a sound folder not at all."""
+    """The folders and files of a shared cache, relative to it, with what is wrong with each; "" as the name is the cache itself.
+
+    A sound entry comes with "", a sound folder not at all. The caller may mend or remove what it gets. What lies in a folder that is not
+    trusted is not looked at: its names can change at any time.
+    """
     if why := _wrong_folder(root):
-        yield root, why
-    for inner in sorted({f"{number:02x}" for number in range(256)}.intersection(os.listdir(root))):
+        yield "", why
+    if not _trusted(root):
+        return
+    for inner in sorted(os.listdir(root)):
         folder = os.path.join(root, inner)
         if why := _wrong_folder(folder):
-            yield folder, why  # the caller may remove it
-        if os.path.isdir(folder) and not os.path.islink(folder):
-            for name in sorted(os.listdir(folder)):
-                yield os.path.join(folder, name), _wrong_file(folder, name)
+            yield inner, why
+        for name in sorted(os.listdir(folder)) if _trusted(folder) else ():
+            yield f"{inner}/{name}", _wrong_file(root, f"{inner}/{name}")
+
+
+def _trusted(folder: str) -> bool:
+    try:
+        found = os.lstat(folder)
+    except FileNotFoundError:  # the caller has removed it
+        return False
+    return stat.S_ISDIR(found.st_mode) and not private_files.distrusted(found, administrators())
 
 
 def _wrong_folder(path: str) -> str:
@@ -137,41 +183,37 @@ def _wrong_folder(path: str) -> str:
     return "" if found.st_mode & 0o005 == 0o005 else f"cannot be read by all users (mode {found.st_mode & 0o7777:04o})"
 
 
-def _wrong_file(folder: str, name: str) -> str:
-    path = os.path.join(folder, name)
-    found = os.lstat(path)
+def _wrong_file(root: str, name: str) -> str:
     if not name.endswith(".bnb"):
         return "is no entry of a cache"
-    if not stat.S_ISREG(found.st_mode):
-        return "is not a regular file"
-    if why := private_files.distrusted(found, administrators()):
-        return why
-    if not found.st_mode & 0o004:
-        return f"cannot be read by all users (mode {found.st_mode & 0o7777:04o})"
-    with open(path, "rb") as file:
-        data = file.read(cache.ENTRY_LIMIT + 1)
-    key = os.path.basename(folder) + name.removesuffix(".bnb")
-    return "" if len(data) <= cache.ENTRY_LIMIT and cache.unpack(key, data) is not None else "is damaged"
+    try:
+        data = private_files.read(root, name, cache.ENTRY_LIMIT, administrators(), touch=False)
+    except UntrustedFile as error:
+        return str(error).removeprefix(f"{os.path.basename(name)} ")
+    if data is None:
+        return "has disappeared during the check"
+    mode = os.lstat(os.path.join(root, name)).st_mode
+    if not mode & 0o004:
+        return f"cannot be read by all users (mode {mode & 0o7777:04o})"
+    return "" if cache.unpack(_key(name), data) is not None else "is damaged"
 
 
-def _mend(root: str, path: str) -> str:
+def _mend(root: str, name: str) -> str:
     """Corrects the mode of a trusted owner's folder, and removes all other things. Returns what it did, or "" if it could not.
 
     A file's mode is not corrected: others may have written it, or it may be a hard link to a secret of its owner.
     """
-    found = os.lstat(path)
-    try:
-        own = found.st_uid in (os.geteuid(), 0, *administrators())
-        if stat.S_ISDIR(found.st_mode) and own and root in (path, os.path.dirname(path)):
-            os.chmod(path, _SEARCHABLE)
+    path = _path(root, name)
+    if "/" not in name:
+        try:
+            private_files.set_mode(path, _SEARCHABLE, administrators())
             return f"now has mode {_SEARCHABLE:04o}"
-        if path == root:
-            return ""
-        if stat.S_ISDIR(found.st_mode):
-            shutil.rmtree(path)
-        else:
-            os.unlink(path)
-        return "removed"
-    except OSError as error:
-        print(f"{path}: {error.strerror}", file=sys.stderr)
+        except OSError as error:  # another user's folder, or no folder
+            if not name:
+                print(f"{path}: {error.strerror or error}", file=sys.stderr)
+                return ""
+    private_files.remove(root, name, administrators())
+    if os.path.lexists(path):
+        print(f"{path}: cannot be removed", file=sys.stderr)
         return ""
+    return "removed"

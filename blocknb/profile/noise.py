@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blocknb.cpus import cpu_count
 from blocknb.profile.timing import Timing
 
 CONFIDENCE = 0.998  # of the interval: a person turns a knob many times, and should not see one gain that is noise
@@ -105,7 +104,7 @@ def until_precise(base: str, candidate: str) -> Callable[[Mapping[str, Sequence[
 def busy(timings: Sequence[Timing] = ()) -> str:
     """Why times may be wrong: the load of the machine, or the spread of the times; "" on a quiet machine."""
     found = []
-    cores = cpu_count()
+    cores = os.cpu_count() or 1  # of the machine, as the load average is: a quota or an affinity mask bounds neither
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > 1.25 * cores:
         found.append(f"the load average is {load:.1f} on {cores} core{'s' * (cores > 1)}")

@@ -68,13 +68,13 @@ def thread_count() -> int:
     Raises LaunchError if BLOCKNB_NUM_THREADS is no positive integer.
     """
     if text := os.environ.get("BLOCKNB_NUM_THREADS"):
-        if not text.isdigit() or int(text) < 1:
+        if not text.isdecimal() or int(text) < 1:
             raise LaunchError(f"BLOCKNB_NUM_THREADS is {text!r}, which is not a positive integer")
         return int(text)
     count = cpu_count()
     # "4,2" also has the number of threads of nested regions. OpenMP ignores what is no positive number, too.
     most = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return min(count, int(most)) if most.isdigit() and int(most) else count
+    return min(count, int(most)) if most.isdecimal() and int(most) else count
 
 
 class _Scratch(threading.local):

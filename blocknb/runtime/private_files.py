@@ -96,14 +96,15 @@ def _content(folder: int | str, last: str, limit: int, owners: Collection[int], 
         os.close(descriptor)
 
 
-def write(root: str, name: str, data: bytes, mode: int = 0o600) -> None:
-    """Writes a file under a temporary name and renames it. Creates missing folders with mode 0700. Raises UntrustedFolder and OSError.
+def write(root: str, name: str, data: bytes, mode: int = 0o600, owners: Collection[int] = ()) -> None:
+    """Writes a file under a temporary name and renames it. Creates missing folders. Raises UntrustedFolder and OSError.
 
-    The file has the given mode with any umask. If another process removes the folder meanwhile, it is created once more.
+    The file has the given mode with any umask, and whoever may read it may search the new folders: 0700, or 0755 for a file of mode
+    0644. If another process removes the folder meanwhile, it is created once more.
     """
     for last_attempt in (False, True):
         try:
-            with _opened(root, name, create=True) as (folder, last):
+            with _opened(root, name, mode | (mode & 0o444) >> 2, owners) as (folder, last):
                 _replace(folder, last, data, mode)
             return
         except FileNotFoundError:
@@ -130,9 +131,9 @@ def _replace(folder: int | str, last: str, data: bytes, mode: int) -> None:
         raise
 
 
-def remove(root: str, name: str) -> None:
+def remove(root: str, name: str, owners: Collection[int] = ()) -> None:
     """Removes a file, or what stands in its place. Does nothing if it cannot: the folder may be read-only or not trusted."""
-    with contextlib.suppress(OSError), _opened(root, name) as (folder, last):
+    with contextlib.suppress(OSError), _opened(root, name, owners=owners) as (folder, last):
         try:
             _unlink(folder, last)
         except (IsADirectoryError, PermissionError):  # POSIX lets `unlink` of a folder fail with EPERM
@@ -158,25 +159,23 @@ def _open(folder: int | str, name: str, flags: int) -> int:
 
 
 @contextlib.contextmanager
-def _opened(
-    root: str, name: str, create: bool = False, owners: Collection[int] = ()
-) -> Iterator[tuple[int | str, str]]:
-    """Opens the folder of a file. Yields its descriptor (its path where the system has no `openat`) and the name of the file in it."""
+def _opened(root: str, name: str, create: int = 0, owners: Collection[int] = ()) -> Iterator[tuple[int | str, str]]:
+    """Opens the folder of a file. Yields its descriptor (its path where the system has no `openat`) and the name of the file in it.
+    `create` is the mode of missing folders, or 0 if none are made."""
     inner, _, last = name.rpartition("/")
     if not _AT:
         path = os.path.join(root, inner)
         if create:
-            _make_folder(path)
+            make_folder(path, create)
         yield path, last
         return
     if create:
-        _make_folder(root)
+        make_folder(root, create)
     descriptors = [_open_root(root, owners)]
     try:
         if inner:
             if create:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(inner, 0o700, dir_fd=descriptors[0])
+                _make_one(inner, create, descriptors[0])
             descriptors.append(os.open(inner, _FOLDER | _NO_FOLLOW, dir_fd=descriptors[0]))
             _check(os.path.join(root, inner), os.fstat(descriptors[1]), owners)
         yield descriptors[-1], last
@@ -185,16 +184,35 @@ def _opened(
             os.close(descriptor)
 
 
-def _make_folder(path: str) -> None:
-    """Creates a folder and its missing parents. All are private, unlike those of `os.makedirs`."""
+def make_folder(path: str, mode: int = 0o700) -> None:
+    """Creates a folder and its missing parents, all with the given mode, unlike `os.makedirs`. Existing ones keep their modes."""
     try:
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        pass
+        _make_one(path, mode)
     except FileNotFoundError:
-        _make_folder(os.path.dirname(path))
-        with contextlib.suppress(FileExistsError):  # another process made it
-            os.mkdir(path, 0o700)
+        make_folder(os.path.dirname(path), mode)
+        _make_one(path, mode)
+
+
+def _make_one(path: str, mode: int, at: int | None = None) -> None:
+    try:
+        os.mkdir(path, 0o700, dir_fd=at)
+    except FileExistsError:
+        return
+    if mode != 0o700:
+        set_mode(path, mode, at=at)
+
+
+def set_mode(path: str, mode: int, owners: Collection[int] = (), at: int | None = None) -> None:
+    """Sets the mode of a folder of this user, root or the given users, and follows no symbolic link. `path` is relative to the folder with
+    the descriptor `at`, if given. Raises UntrustedFolder for a folder of another user, and OSError."""
+    descriptor = os.open(path, _FOLDER | _NO_FOLLOW, dir_fd=at)
+    try:
+        owner = os.fstat(descriptor).st_uid
+        if owner not in (_user(), 0, *owners):
+            raise UntrustedFolder(f"{path} belongs to another user (uid {owner})")
+        os.fchmod(descriptor, mode)
+    finally:
+        os.close(descriptor)
 
 
 def _open_root(root: str, owners: Collection[int]) -> int:

@@ -62,6 +62,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, at: int = -1, do: Any = None) -> Iter
 
 
 def test_workers_share_the_configurations_and_a_final_decides(client, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("BLOCKNB_NUM_THREADS", "1")  # the kind of Dask's workers, whatever Dask has set in this process
     log = tmp_path / "log"
     tuner = fake_tuner(40, log)
     with shown(monkeypatch) as texts:
@@ -76,6 +77,15 @@ def test_workers_share_the_configurations_and_a_final_decides(client, tmp_path, 
     assert {kind: one.trials for kind, one in tuner.tunings.items()} == {store.device_kind(None): tuning.trials}
     told = [line.split()[2:] for line in log.read_text().splitlines()]
     assert any(text and float(text[0]) < 2 for text in told), "workers hear of the best median"
+
+
+@pytest.mark.full
+def test_workers_have_one_thread_or_as_many_as_their_environment_says(monkeypatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "")
+    monkeypatch.delenv("OMP_NUM_THREADS")  # restored after the test: Dask sets it in this process, too
+    for env, threads in (({}, "1 thread"), ({"BLOCKNB_NUM_THREADS": "3"}, "3 threads")):
+        with started(1, env=env) as made, distributed.Client(made) as client:
+            assert client.submit(store.device_kind, None).result().endswith(f", {threads}")
 
 
 def test_kernels_are_tuned_for_real_and_the_choice_is_on_the_workers_disk(client, tmp_path, monkeypatch) -> None:

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from blocknb import cpus
 from blocknb.profile import noise
 from blocknb.profile.timing import summary
 
@@ -58,4 +59,14 @@ def test_a_busy_machine_shows_in_its_load_and_in_the_spread(monkeypatch):
     assert noise.busy([calm]) == ""
     assert noise.busy([calm, wild]) == "the machine is busy: the middle half of the times spans 67 % of the median"
     monkeypatch.setattr(noise.os, "getloadavg", lambda: (99.0, 0.0, 0.0))
-    assert "the load average is 99.0 on " in noise.busy()
+    monkeypatch.setattr(noise.os, "cpu_count", lambda: 64)
+    assert noise.busy() == "the machine is busy: the load average is 99.0 on 64 cores"
+
+
+def test_the_load_of_other_users_is_compared_with_all_cpus_of_the_machine(monkeypatch):
+    """A learner with a quota of two CPUs on a host of 64 sees the load of all learners."""
+    monkeypatch.setattr(noise.os, "getloadavg", lambda: (30.0, 0.0, 0.0))
+    monkeypatch.setattr(noise.os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(noise.os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
+    monkeypatch.setattr(cpus, "_own_quota", lambda: 2.0)
+    assert noise.busy() == ""

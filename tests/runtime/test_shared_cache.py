@@ -3,20 +3,26 @@
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from test_cache_trust import ANOTHER_USER, fifo, folder, huge, link_out, link_to_zeros, owned
 
 import blocknb
+from blocknb.notebook import shared_cache_command
 from blocknb.notebook.shared_cache_command import build, check, publish
-from blocknb.runtime import private_files, shared_cache
+from blocknb.runtime import cache, private_files, shared_cache
 from blocknb.runtime.cache import Cache, key
+from blocknb.tune.config import Config
+from blocknb.tune.store import StorePlace
+from blocknb.tune.tuning import Trial, Tuning
 
 KEY, OTHER = key("a kernel"), key("another kernel")
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs owners and modes of files")
@@ -25,6 +31,15 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs owners and modes 
 @pytest.fixture(autouse=True)
 def no_warning_before(monkeypatch):
     monkeypatch.setattr(private_files, "_warned", set())
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder that all users can reach, unlike pytest's own, which is private."""
+    made = Path(tempfile.mkdtemp(prefix="blocknb-shared-", dir="/tmp")).resolve()
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)
 
 
 @pytest.fixture
@@ -56,19 +71,34 @@ def refused(shared: Path, match: str) -> None:
         assert cache.get(KEY) is None
         cache.put(KEY, {"x": 2}, {})
         assert Cache().get(KEY).meta == {"x": 2}
-    assert len(said) == 1 and "\n" not in str(said[0].message) and "blocknb cache check" in str(said[0].message)
+    (message,) = (str(one.message) for one in said if one.category is RuntimeWarning)
+    assert "\n" not in message and "blocknb cache check" in message
     assert sorted(shared.rglob("*")) == before
 
 
 def test_a_published_folder_is_readable_by_all_with_any_umask(tmp_path):
-    Cache(tmp_path / "filled").put(KEY, {}, {})
+    Cache(tmp_path / "filled").put(KEY, {}, {"object": b"code"})
+    place = tmp_path / "opt" / "class" / "shared"
     before = os.umask(0o077)
     try:
-        assert publish(str(tmp_path / "filled"), str(tmp_path / "shared")) == 1
+        assert publish(str(tmp_path / "filled"), str(place)) == 1
     finally:
         os.umask(before)
-    made = [tmp_path / "shared", entry(tmp_path / "shared").parent, entry(tmp_path / "shared")]
-    assert [path.stat().st_mode & 0o777 for path in made] == [0o755, 0o755, 0o644]
+    made = [tmp_path / "opt", tmp_path / "opt" / "class", place, entry(place).parent, entry(place)]
+    assert [path.stat().st_mode & 0o777 for path in made] == [0o755] * 4 + [0o644]
+    assert check(str(place)) == 0
+
+
+def test_the_choices_of_an_autotuner_are_not_published(tmp_path, monkeypatch):
+    """They hold for the administrator's CPUs and load; a user's process measures for itself."""
+    filled = Cache(tmp_path / "filled")
+    filled.put(KEY, {}, {"object": b"code"})
+    monkeypatch.setattr(cache, "shared", lambda: filled)
+    config = Config({"BLOCK": 64})
+    StorePlace(OTHER, (config,)).write(Tuning("k", {}, (Trial(config, 1.0, 1),), config))
+    assert filled.get(OTHER).meta["best"] == 0
+    assert publish(filled.root, str(tmp_path / "shared")) == 1
+    assert list(Cache(tmp_path / "shared").names()) == [f"{KEY[:2]}/{KEY[2:]}.bnb"]
 
 
 def test_a_miss_of_the_private_cache_reads_the_shared_one_and_writes_nothing(shared, tmp_path):
@@ -215,7 +245,7 @@ def test_a_wrong_name_is_reported_once(shared, monkeypatch, value, why):
     monkeypatch.setenv("BLOCKNB_SHARED_CACHE", value)
     with pytest.warns(RuntimeWarning, match=why) as said:
         assert Cache().get(KEY) is None and Cache().get(OTHER) is None
-    assert len(said) == 1
+    assert [one.category for one in said].count(RuntimeWarning) == 1
 
 
 # ---- processes
@@ -280,7 +310,7 @@ def test_a_user_reads_what_root_has_compiled_and_refuses_what_another_user_has(m
     place = Path(tempfile.mkdtemp(prefix="blocknb-shared-", dir="/tmp"))  # the folders of pytest are root's alone
     try:
         place.chmod(0o755)
-        Cache(place / "filled").put(KEY, {"x": 1}, {})
+        Cache(place / "filled").put(KEY, {"x": 1}, {"object": b"code"})
         publish(str(place / "filled"), str(place / "shared"))
         monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(place / "private"))
         monkeypatch.setenv("BLOCKNB_SHARED_CACHE", str(place / "shared"))
@@ -314,11 +344,11 @@ def test_the_check_names_what_is_refused_and_the_fix_removes_what_cannot_be_trus
         "folder": lambda path: (path.unlink(), path.mkdir()),
     }
     for name in bad:
-        filled.put(key(name), {}, {})
+        filled.put(key(name), {}, {"object": b"code"})
     publish(filled.root, str(shared))
     for name, spoil in bad.items():
         spoil(Cache(shared).path(key(name)))
-    shared.chmod(0o777)
+    entry(shared).parent.chmod(0o777)
     assert check(str(shared)) == 1
     told = capsys.readouterr().out
     assert "6 problems" in told and told.rstrip().endswith(f"blocknb cache check --fix {shared}")
@@ -327,6 +357,91 @@ def test_the_check_names_what_is_refused_and_the_fix_removes_what_cannot_be_trus
     told = capsys.readouterr().out
     assert told.count(": removed") == 5 and "now has mode 0755" in told and "1 entries" in told
     assert Path("/etc/passwd").exists() and Cache().get(KEY).meta == {"x": 1}
+
+
+def test_the_fix_mends_a_folder_of_the_cache_before_it_looks_inside(shared, capsys):
+    """Names in a folder that others may change can become others between two looks."""
+    entry(shared).write_bytes(b"damaged")
+    shared.chmod(0o777)
+    assert check(str(shared)) == 1 and "0 entries, 0.0 MB, 1 problem\n" in capsys.readouterr().out
+    assert check(str(shared), fix=True) == 0
+    told = capsys.readouterr().out
+    assert f"{shared}: can be changed by all users (mode 0777): now has mode 0755\n" in told
+    assert f"{entry(shared)}: is damaged: removed\n" in told
+
+
+@pytest.mark.parametrize("place", ["root", "inner"])
+def test_the_fix_follows_no_link_that_replaces_a_folder_after_it_was_looked_at(shared, tmp_path, monkeypatch, place):
+    """CWE-367: the users who could write to the folder exchange it while root mends it."""
+    secret, path = tmp_path / "secret", shared if place == "root" else entry(shared).parent
+    secret.mkdir(mode=0o700)
+    path.chmod(0o777)
+    for name in ("chmod", "open"):
+
+        def exchange(name, *given, real=getattr(os, name), **named):
+            if name == str(path) and not path.is_symlink():
+                path.rename(tmp_path / "old")
+                path.symlink_to(secret)
+            return real(name, *given, **named)
+
+        monkeypatch.setattr(os, name, exchange)
+    assert check(str(shared), fix=True) == (1 if place == "root" else 0)
+    assert secret.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_check_does_not_wait_for_a_fifo_that_replaces_a_file_after_it_was_looked_at(shared, monkeypatch):
+    path, real = entry(shared), os.lstat
+
+    def exchange(name, **given):
+        found = real(name, **given)
+        if str(name) == str(path) and stat.S_ISREG(found.st_mode):
+            path.unlink()
+            os.mkfifo(path)
+        return found
+
+    monkeypatch.setattr(os, "lstat", exchange)
+    checking = threading.Thread(target=check, args=(str(shared),), daemon=True)
+    checking.start()
+    checking.join(30)
+    assert not checking.is_alive()
+
+
+@pytest.mark.parametrize("fix", [False, True])
+def test_a_folder_that_is_no_cache_is_refused_in_one_line_and_stays_as_it_is(shared, capsys, fix):
+    (shared / ".bashrc").touch()
+    shared.chmod(0o700)
+    assert check(str(shared), fix) == 1 and build(str(shared), ["none.ipynb"]) == 1
+    told, errors = capsys.readouterr()
+    line = f"{shared}: is not the folder of a cache, since it contains '.bashrc'; name a new folder\n"
+    assert (told, errors) == ("", line * 2)
+    assert shared.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_parent_that_users_cannot_search_fails_the_check_and_keeps_its_mode(shared, tmp_path, capsys):
+    tmp_path.chmod(0o700)
+    for fix in (False, True):
+        assert check(str(shared), fix) == 1
+        told = capsys.readouterr().out
+        assert f"{tmp_path}: cannot be searched by all users" in told and f"chmod o+x {tmp_path}" in told
+        assert "1 entries" in told and told.endswith("1 problem\n")
+    assert tmp_path.stat().st_mode & 0o777 == 0o700
+
+
+def test_windows_has_no_shared_cache(shared, monkeypatch, capsys):
+    monkeypatch.delattr(os, "geteuid")
+    assert build(str(shared), ["none.ipynb"]) == 1 and check(str(shared)) == 1
+    assert [line.partition(": ")[2][:7] for line in capsys.readouterr().err.splitlines()] == ["Windows"] * 2
+
+
+def test_root_publishes_into_a_folder_of_the_installer(tmp_path, shared, monkeypatch):
+    filled = Cache(tmp_path / "filled")
+    filled.put(OTHER, {"x": 2}, {"object": b"code"})
+    for path in (shared, entry(shared).parent):
+        owned(monkeypatch, path, ANOTHER_USER)
+    with pytest.raises(private_files.UntrustedFolder, match="belongs to another user"):
+        publish(filled.root, str(shared))
+    monkeypatch.setattr(shared_cache_command, "administrators", lambda: (ANOTHER_USER,))
+    assert publish(filled.root, str(shared)) == 2
 
 
 def test_the_fix_gives_away_no_secret_to_which_another_user_has_made_a_hard_link(shared, tmp_path):
