@@ -94,10 +94,15 @@ def _refusal(root: str) -> str:
     """Why a folder is not the place of a shared cache, in one line; "" for one that is empty or does not exist."""
     if not hasattr(os, "geteuid"):
         return f"{root}: Windows has no owners and modes to check, so it has no shared caches"
-    foreign = sorted(name for name in os.listdir(root) if not _INNER.fullmatch(name)) if os.path.isdir(root) else []
-    return (
-        f"{root}: is not the folder of a cache, since it contains {foreign[0]!r}; name a new folder" if foreign else ""
-    )
+    try:
+        foreign = sorted(name for name in os.listdir(root) if not _INNER.fullmatch(name))
+    except FileNotFoundError:
+        return ""
+    except OSError as error:  # a file, or a folder that this user may not list
+        return f"{root}: {error.strerror}"
+    if not foreign:
+        return ""
+    return f"{root}: is not the folder of a cache, since it contains {foreign[0]!r}; name a new folder"
 
 
 def check(folder: str, fix: bool = False) -> int:

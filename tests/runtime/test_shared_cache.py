@@ -417,6 +417,12 @@ def test_a_folder_that_is_no_cache_is_refused_in_one_line_and_stays_as_it_is(sha
     assert shared.stat().st_mode & 0o777 == 0o700
 
 
+def test_a_file_is_refused_as_a_folder_before_notebooks_run(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert build(str(tmp_path / "file"), ["none.ipynb"]) == 1
+    assert capsys.readouterr().err == f"{tmp_path / 'file'}: Not a directory\n"
+
+
 def test_a_parent_that_users_cannot_search_fails_the_check_and_keeps_its_mode(shared, tmp_path, capsys):
     tmp_path.chmod(0o700)
     for fix in (False, True):
