@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["BLOCKNB_HISTORY"] = "0"  # the histories of this user are not for tests
     os.environ["BLOCKNB_PROGRESS"] = "0"  # nor is the progress in the course
     # The user's limits and caches would change what tests count.
-    for name in ("BLOCKNB_SHARED_CACHE", "BLOCKNB_NUM_THREADS", "OMP_NUM_THREADS"):
+    for name in ("BLOCKNB_SHARED_CACHE", "BLOCKNB_NUM_THREADS"):
         os.environ.pop(name, None)
     os.environ["BLOCKNB_LLC_BYTES"] = str(1 << 20)  # timed calls flush the cache, which may have half a gigabyte
     # jsonschema checks international addresses by it, which no test needs, and building its grammars takes a second in each process.

@@ -62,8 +62,9 @@ Results = list[BaseException | None]  # of the other threads of a launch: the ex
 
 
 def thread_count() -> int:
-    """The number of threads that a launch may use: BLOCKNB_NUM_THREADS, or else the number of CPUs that this process may use, but at most
-    OMP_NUM_THREADS. Notebook servers and schedulers of clusters set the latter, and NumPy's matrix products follow it, too.
+    """The number of threads that a launch may use: BLOCKNB_NUM_THREADS, or else the number of CPUs that this process may use.
+
+    OMP_NUM_THREADS has no effect: Dask sets it to 1 in its workers, and in the process that starts a LocalCluster.
 
     Raises LaunchError if BLOCKNB_NUM_THREADS is no positive integer.
     """
@@ -71,10 +72,7 @@ def thread_count() -> int:
         if not text.isdecimal() or int(text) < 1:
             raise LaunchError(f"BLOCKNB_NUM_THREADS is {text!r}, which is not a positive integer")
         return int(text)
-    count = cpu_count()
-    # "4,2" also has the number of threads of nested regions. OpenMP ignores what is no positive number, too.
-    most = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return min(count, int(most)) if most.isdecimal() and int(most) else count
+    return cpu_count()
 
 
 class _Scratch(threading.local):

@@ -20,6 +20,7 @@ from local_cluster import started
 
 import blocknb
 import blocknb.language as tl
+from blocknb.cpus import cpu_count
 from blocknb.runtime import cache, parallel_compile
 from blocknb.tune import Config, store
 from blocknb.tune import cluster as cluster_tuning
@@ -62,7 +63,6 @@ def shown(monkeypatch: pytest.MonkeyPatch, at: int = -1, do: Any = None) -> Iter
 
 
 def test_workers_share_the_configurations_and_a_final_decides(client, tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("BLOCKNB_NUM_THREADS", "1")  # the kind of Dask's workers, whatever Dask has set in this process
     log = tmp_path / "log"
     tuner = fake_tuner(40, log)
     with shown(monkeypatch) as texts:
@@ -80,10 +80,9 @@ def test_workers_share_the_configurations_and_a_final_decides(client, tmp_path, 
 
 
 @pytest.mark.full
-def test_workers_have_one_thread_or_as_many_as_their_environment_says(monkeypatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "")
-    monkeypatch.delenv("OMP_NUM_THREADS")  # restored after the test: Dask sets it in this process, too
-    for env, threads in (({}, "1 thread"), ({"BLOCKNB_NUM_THREADS": "3"}, "3 threads")):
+def test_workers_have_as_many_threads_as_cpus_or_as_their_environment_says() -> None:
+    cpus = f"{cpu_count()} thread{'s' if cpu_count() > 1 else ''}"
+    for env, threads in (({}, cpus), ({"BLOCKNB_NUM_THREADS": "3"}, "3 threads")):
         with started(1, env=env) as made, distributed.Client(made) as client:
             assert client.submit(store.device_kind, None).result().endswith(f", {threads}")
 
