@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
+import { grid } from '../src/core/plot/grid';
 import { toggleProjector } from '../src/core/projector';
 import { fixture, shown, until } from './fixtures';
 
@@ -128,4 +129,24 @@ describe('projector mode', () => {
     expect(toggleProjector(document.body)).toBe(false);
     card.dispose();
   });
+});
+
+test('a grid finds the cell under the pointer, also in an enlarged drawing', () => {
+  const seen: [number, number][] = [];
+  const { element, show, dispose } = grid('Elements', (row, column) => seen.push([row, column]));
+  const text = (at: number): string => String(at);
+  const cell = () => ({ text: '', shade: 0, off: false });
+  show({ rows: 8, columns: 10, cell, rowHead: text, columnHead: text });
+  const drawing = element.querySelector('svg')!;
+  const size = [Number(drawing.getAttribute('width')), Number(drawing.getAttribute('height'))];
+  for (const zoom of [1, 2.5]) {
+    drawing.getBoundingClientRect = () => new DOMRect(30, 10, zoom * size[0], zoom * size[1]);
+    const [x, y] = [30 + zoom * (size[0] - 12), 10 + zoom * (size[1] - 30)]; // in the last column, in the last row but one
+    element.dispatchEvent(new MouseEvent('pointermove', { clientX: x, clientY: y }));
+  }
+  expect(seen).toEqual([
+    [6, 9],
+    [6, 9],
+  ]);
+  dispose();
 });
