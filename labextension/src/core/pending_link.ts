@@ -18,6 +18,7 @@ export class PendingLink implements ViewLink {
 
   follow(parts: LinkParts, missing: Missing): void {
     this.wanted = [parts, missing];
+    this.asked = '';
     this.retry();
   }
 
