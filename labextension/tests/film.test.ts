@@ -1,11 +1,12 @@
-import { describe, expect, test } from 'vitest';
+import { afterEach, describe, expect, test, vi } from 'vitest';
 
 import type { Encoding, Film } from '../src/core/film/film';
 import { encodeGif } from '../src/core/film/gif';
 import { chosenSteps } from '../src/core/film/launch_film';
-import { container } from '../src/core/film/webm';
-import { fileName } from '../src/core/views/launch_export';
-import { random } from './fixtures';
+import { container, encodeWebm } from '../src/core/film/webm';
+import type { ExportedLaunch } from '../src/core/film/launch_film';
+import { exportControls, fileName, frameDelay } from '../src/core/views/launch_export';
+import { random, until } from './fixtures';
 
 /** A film of a red line that moves over noise of 16 shades. */
 function line(count: number, side = 16): Film {
@@ -31,6 +32,8 @@ function line(count: number, side = 16): Film {
 function how(more: Partial<Encoding> = {}): Encoding {
   return { delay: 250, hold: 2000, signal: new AbortController().signal, progress: () => {}, ...more };
 }
+
+afterEach(() => vi.unstubAllGlobals());
 
 /** Reads the blocks of a GIF: the size, the number of times that it repeats (0: for ever), and for each frame its delay in 10 ms. */
 function blocksOf(gif: Uint8Array) {
@@ -84,6 +87,17 @@ describe('a GIF', () => {
     expect(one.length).toBeLessThan(still.length * 1.6);
   });
 
+  test('has the colours of narrow lines, also of a film of one frame', async () => {
+    const film = line(1);
+    const draw = film.draw.bind(film);
+    for (let column = 0; column < 4; column++) {
+      const gif = await encodeGif({ ...film, draw: () => draw(column) }, how());
+      const colours = [...gif.slice(13, 13 + 3 * 2 ** ((gif[10] & 7) + 1))];
+      const reddest = Math.max(...colours.map((red, i) => (i % 3 ? 0 : red - colours[i + 2])));
+      expect(reddest, `column ${column}`).toBeGreaterThan(200);
+    }
+  });
+
   test('ends with the cancellation', async () => {
     const work = new AbortController();
     let frames = 0;
@@ -118,6 +132,53 @@ test('a WebM has its frames in clusters that begin with a key frame', () => {
   expect(text).toContain('00fa00070809'); // the second one: 250 ms after the first, no key frame
   const at = text.indexOf('18538067') / 2; // the segment, which has its length
   expect(new DataView(file.buffer).getUint32(at + 8)).toBe(file.length - at - 12);
+});
+
+test('a failure of the video encoder is the error of the export, not what follows from it', async () => {
+  const close = vi.fn();
+  class Broken {
+    static isConfigSupported = async () => ({ supported: true });
+    state = 'configured';
+    encodeQueueSize = 0;
+    close = close;
+    constructor(private readonly how: VideoEncoderInit) {}
+    configure(): void {}
+    encode(): void {
+      this.state = 'closed';
+      this.how.error(new DOMException('no memory on the video card'));
+    }
+    flush = () => Promise.reject(new DOMException('the codec is closed'));
+  }
+  vi.stubGlobal('VideoEncoder', Broken);
+  vi.stubGlobal('VideoFrame', class { close(): void {} }); // prettier-ignore
+  await expect(encodeWebm(line(3), how())).rejects.toThrow('no memory on the video card');
+  expect(close).not.toHaveBeenCalled();
+});
+
+test('a GIF has at most 50 steps per second, and a video the chosen ones', () => {
+  expect([1, 4, 60].map((speed) => frameDelay('gif', speed))).toEqual([1000, 250, 20]);
+  expect(frameDelay('webm', 60)).toBe(1000 / 60);
+});
+
+test.each([true, false])('the end of an export moves the focus only from Cancel (%s)', async (stays) => {
+  const broken = new Proxy({} as ExportedLaunch, {
+    get() {
+      throw new Error('no launch');
+    },
+  });
+  const { form } = exportControls(() => broken);
+  form.hidden = false;
+  const other = document.createElement('button');
+  document.body.replaceChildren(form, other);
+  const [save, cancel] = form.querySelectorAll('button');
+  save.focus();
+  save.click();
+  expect(document.activeElement).toBe(cancel);
+  if (!stays) {
+    other.focus();
+  }
+  await until(() => form.textContent!.includes('The export failed: no launch'));
+  expect(document.activeElement).toBe(stays ? save : other);
 });
 
 test('the name of the file says what it shows', () => {

@@ -437,7 +437,8 @@ test('the history shows earlier sessions and all runs', () => {
 describe('links', () => {
   test('name a tab and a stage, and nothing else is read as one', () => {
     const target = { tab: 'passes', parts: { pass: 'coalesce.12', value: 'größe;1:2' } };
-    expect(targetText(target)).toBe('v1;passes;pass:coalesce.12;value:gr%C3%B6%C3%9Fe%3B1%3A2');
+    expect(targetText(target)).toBe('v1;passes;pass:coalesce.12;value:gr%C3%B6%C3%9Fe~11%3A2');
+    expect(readTarget(targetText(target))).toEqual(target);
     expect(readTarget('sweep')).toEqual({ tab: 'sweep', parts: {} });
     for (const wrong of ['', null, 'a.b.c', '<b>', 'passes.', 'x'.repeat(100)]) {
       expect(readTarget(wrong)).toBeNull();
@@ -452,6 +453,11 @@ describe('links', () => {
     );
     expect(requestedTarget('cell-1', new URL(link))).toEqual({ tab: 'passes', parts: { pass: 'parse.0' } });
     expect(requestedTarget('cell-2', new URL(link))).toBeUndefined();
+    for (const value of ['cpu:rocketlake', 'größe;1:2', 'a~1;~2%41%3B+b c&d#e=f']) {
+      const target = { tab: 'resources', parts: { target: value, line: '7' } };
+      expect(requestedTarget('1', new URL(cardAddress('c.ipynb', '1', target, from)))).toEqual(target);
+      expect(readTarget(targetText(target))).toEqual(target); // as in a fragment
+    }
     const seven = { origin: 'http://here', pathname: '/notebooks/c.ipynb' } as Location;
     expect(cardAddress('c.ipynb', '1', { tab: 'code', parts: {} }, seven)).toBe(
       'http://here/notebooks/c.ipynb?blocknb=v1;code#cell-id=1',

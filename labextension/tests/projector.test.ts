@@ -1,20 +1,28 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
+import { grid } from '../src/core/plot/grid';
+import { mount } from '../src/core/mount';
 import { toggleProjector } from '../src/core/projector';
-import { fixture, shown, until } from './fixtures';
+import { fixture, saved, shown, until } from './fixtures';
 
 const page = HTMLCanvasElement.prototype;
 const getContext = page.getContext;
 beforeEach(() => (page.getContext = () => null));
-afterEach(() => (page.getContext = getContext));
+afterEach(() => {
+  page.getContext = getContext;
+  Reflect.deleteProperty(document, 'fullscreenEnabled');
+  Reflect.deleteProperty(document, 'fullscreenElement');
+  Reflect.deleteProperty(document, 'exitFullscreen');
+  Reflect.deleteProperty(document.documentElement, 'requestFullscreen');
+});
 
 function press(element: EventTarget, key: string): boolean {
   return !element.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true }));
 }
 
 /** A card in projector mode. */
-function projected() {
-  const { root, card, open } = shown(fixture('scale'));
+function projected(name: 'scale' | 'learn' = 'scale') {
+  const { root, card, open } = shown(fixture(name));
   open('passes');
   const section = root.querySelector<HTMLElement>('.bnb-card')!;
   const tool = root.querySelector<HTMLButtonElement>('[data-tool=projector]')!;
@@ -24,7 +32,16 @@ function projected() {
     section
       .querySelector('.bnb-panel:not([hidden]) .bnb-stage[aria-selected=true]')!
       .getAttribute('data-name')!;
-  return { root, card, section, tool, tab, pass, on: () => section.classList.contains('bnb-projector') };
+  return {
+    root,
+    card,
+    open,
+    section,
+    tool,
+    tab,
+    pass,
+    on: () => section.classList.contains('bnb-projector'),
+  };
 }
 
 describe('projector mode', () => {
@@ -117,8 +134,50 @@ describe('projector mode', () => {
     await until(() => request.mock.calls.length === 3);
     expect(on()).toBe(true); // the card covers the window
     card.dispose();
-    Reflect.deleteProperty(document, 'fullscreenEnabled');
-    Reflect.deleteProperty(document, 'fullscreenElement');
+  });
+
+  test('takes letters and the space from a slider, which keeps the arrows', async () => {
+    const { root, tab, card, open } = projected('learn');
+    open('launch');
+    const slider = root.querySelector('.bnb-launch-slider')!;
+    const playing = (): boolean => root.querySelector('[data-playing]') !== null;
+    expect(press(slider, 'ArrowRight')).toBe(false);
+    expect(press(slider, 'PageDown')).toBe(false);
+    await until(() => root.querySelector('.bnb-panel:not([hidden]) [data-part=where]')!.textContent);
+    expect([press(slider, ' '), playing()]).toEqual([true, true]);
+    expect([press(slider, ' '), playing()]).toEqual([true, false]);
+    expect([press(slider, 't'), tab()]).toEqual([true, 'footprint']);
+    card.dispose();
+  });
+
+  test('takes the Page keys from a listing, which keeps the arrows', async () => {
+    const { root, pass, card } = projected();
+    const listing = await until(() => root.querySelector('.bnb-panel:not([hidden]) .cm-content'));
+    const first = pass();
+    press(listing!, 'ArrowDown');
+    expect(pass()).toBe(first);
+    expect(press(listing!, 'PageDown')).toBe(true);
+    expect(pass()).not.toBe(first);
+    press(listing!, 'PageUp');
+    expect(pass()).toBe(first);
+    card.dispose();
+  });
+
+  test('is of one card at a time, and a card that goes away leaves the focus and the page alone', () => {
+    const one = projected();
+    const place = document.createElement('div');
+    const other = mount(place, fixture('scale'), saved);
+    document.body.append(place);
+    const scroll = (one.section.scrollIntoView = vi.fn());
+    other.open({ tab: 'passes', parts: { projector: 'on' } });
+    expect([one.on(), place.querySelector('.bnb-projector') !== null]).toEqual([false, true]);
+    expect(place.contains(document.activeElement)).toBe(true);
+    one.tool.click();
+    expect([one.on(), place.querySelector('.bnb-projector')]).toEqual([true, null]);
+    const focus = vi.spyOn(one.tool, 'focus');
+    one.card.dispose();
+    expect([one.on(), focus.mock.calls, scroll.mock.calls]).toEqual([false, [], []]);
+    other.dispose();
   });
 
   test('is a command for a card', () => {
@@ -128,4 +187,24 @@ describe('projector mode', () => {
     expect(toggleProjector(document.body)).toBe(false);
     card.dispose();
   });
+});
+
+test('a grid finds the cell under the pointer, also in an enlarged drawing', () => {
+  const seen: [number, number][] = [];
+  const { element, show, dispose } = grid('Elements', (row, column) => seen.push([row, column]));
+  const text = (at: number): string => String(at);
+  const cell = () => ({ text: '', shade: 0, off: false });
+  show({ rows: 8, columns: 10, cell, rowHead: text, columnHead: text });
+  const drawing = element.querySelector('svg')!;
+  const size = [Number(drawing.getAttribute('width')), Number(drawing.getAttribute('height'))];
+  for (const zoom of [1, 2.5]) {
+    drawing.getBoundingClientRect = () => new DOMRect(30, 10, zoom * size[0], zoom * size[1]);
+    const [x, y] = [30 + zoom * (size[0] - 12), 10 + zoom * (size[1] - 30)]; // in the last column, in the last row but one
+    element.dispatchEvent(new MouseEvent('pointermove', { clientX: x, clientY: y }));
+  }
+  expect(seen).toEqual([
+    [6, 9],
+    [6, 9],
+  ]);
+  dispose();
 });

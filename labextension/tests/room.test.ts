@@ -221,6 +221,11 @@ test('a docked view has the choices of the card, follows its document and its se
   expect(place.querySelector('[role=tab]')).toBeNull();
   press(place.querySelector('.bnb-panel')!, 'j');
   expect(chosen(place)).not.toBe(chosen(panel));
+  press(place.querySelector('.bnb-panel')!, '?');
+  press(panel, '?');
+  const rows = (keys: Element): string[] => [...keys.querySelectorAll('kbd')].map((key) => key.textContent);
+  expect(rows(place.querySelector('.bnb-keys')!)).not.toContain('f'); // only a card has a projector mode
+  expect(rows(panel.closest('.bnb-card')!.querySelector('.bnb-keys')!)).toContain('f');
   const before = chosen(place);
   docked.dispose();
   const next = mount(document.createElement('div'), fixture('scale'), saved);

@@ -45,6 +45,17 @@ def shown(page: Page, address: str) -> Card:
     return card
 
 
+def press_to(page: Page, card: Card, title: str) -> None:
+    """Presses `t` until a tab is open."""
+    passed = []
+    for _ in card.titles:
+        passed.append(card('[role=tab][aria-selected="true"]').text)
+        if passed[-1] == title:
+            return
+        page.press("t")
+    pytest.fail(f"the key t does not reach the tab {title}, but {passed}")
+
+
 def saved(page: Page, card: Card, kind: str) -> bytes:
     """Saves the open Launch view as an animation."""
     page.run(SAVED)
@@ -59,15 +70,18 @@ def saved(page: Page, card: Card, kind: str) -> bytes:
     return base64.b64decode(data)
 
 
-def test_a_link_opens_an_exported_page_at_a_step_in_projector_mode(browser: Browser, exported: str) -> None:
+def test_a_link_opens_an_exported_page_at_a_step_in_projector_mode(
+    browser: Browser, exported: str, request: pytest.FixtureRequest
+) -> None:
     page = browser.open(SCRIPT, viewport={"width": 1280, "height": 720})
     link = f"{exported}#card-1=v1;launch;target:sm_90a;by:program;step:2;projector:on"
     card = shown(page, link)
     where = card.panel("[data-part=where]")
     where.until_text("number 3 of 4")
     assert card.run(COVERS) == [0, 0, 0, 0, False] and card.run(ON_TOP)
-    page.run("(script) => { (0, eval)(script); }", AXE.read_text("utf-8"))
-    assert problems_of(card) == []
+    if request.config.getoption("--full"):
+        page.run("(script) => { (0, eval)(script); }", AXE.read_text("utf-8"))
+        assert problems_of(card) == []
     page.press("ArrowLeft")
     where.until_text("number 2 of 4")
     page.press("Escape")
@@ -112,9 +126,13 @@ def test_states_of_an_exported_page_are_copied_and_followed(
     eventually(lambda: page.run("() => !!document.fullscreenElement"), bool)
     assert card.run(ON_TOP)
     for title in ("Code", "Passes", "Tiles", "Launch", "Step"):
-        while card('[role=tab][aria-selected="true"]').text != title:
-            page.press("t")
+        press_to(page, card, title)
         assert card.run(COVERS) == [0, 0, 0, 0, False], title
+        if title == "Tiles":
+            card.panel(".bnb-sheet .bnb-cell")[
+                9
+            ].hover()  # the type is large here, and the pointer finds the cell all the same
+            card.panel("p.bnb-details").until_text("[9]:")
         page.screenshot(screenshots / f"projector-{title.lower()}.png")
     page.run("() => document.exitFullscreen()")  # the browser's own Escape
     eventually(lambda: card.attribute("class"), lambda names: "bnb-projector" not in names)
@@ -141,8 +159,7 @@ def test_a_live_card_is_projected_by_the_command_and_axe_finds_nothing(softmax, 
     found = {}
     try:
         for title in OWN:
-            while card('[role=tab][aria-selected="true"]').text != title:
-                page.press("t")
+            press_to(page, card, title)
             assert card.run(COVERS) == [0, 0, 0, 0, False] and card.run(ON_TOP), title
             page.screenshot(screenshots / f"projector-{title.lower()}-{theme.split()[-1].lower()}.png")
             if problems := problems_of(card):

@@ -12,11 +12,15 @@ const KEYS: readonly [string, string][] = [
   ['← →', 'next or previous tab (when a tab has the focus)'],
   ['Tab', 'next control'],
   ['/', 'search in a listing'],
-  ['f', 'projector mode: one view over the whole screen (on or off)'],
   ['n p', 'next or previous difference (in a comparison)'],
   ['Shift Enter', 'run the cell and select the next one (with Ctrl: stay; with Alt: insert a cell)'],
   ['Escape', 'back to the cell'],
   ['?', 'show or hide this list'],
+];
+
+/** The keys of a whole card. A docked view does not have them. */
+export const CARD_KEYS: readonly [string, string][] = [
+  ['f', 'projector mode: one view over the whole screen (on or off)'],
 ];
 
 /** The list of keys, and the button that shows it. */
@@ -26,13 +30,13 @@ export interface KeyHelp {
   flip(): void;
 }
 
-/** Creates the list of the keys of the open view and of the card. */
-export function keyHelp(active: () => Mounted | undefined): KeyHelp {
+/** Creates the list of the keys of the open view, of the card, and `more`. */
+export function keyHelp(active: () => Mounted | undefined, more: typeof KEYS = []): KeyHelp {
   const list = h('div.bnb-keys', { hidden: true, role: 'list', 'aria-label': 'Keys' });
   const flip = (): void => {
     list.hidden = !list.hidden;
     toggle.setAttribute('aria-expanded', String(!list.hidden));
-    const all = [...(active()?.keys ?? []), ...KEYS];
+    const all = [...(active()?.keys ?? []), ...KEYS, ...more];
     list.replaceChildren(
       ...all.map(([key, what]) =>
         h('div.bnb-key-row', { role: 'listitem' }, h('kbd', {}, key), h('span', {}, what)),
@@ -56,6 +60,21 @@ function runOf(event: KeyboardEvent): RunCell | null {
   return event.shiftKey ? 'next' : event.ctrlKey || event.metaKey ? 'stay' : event.altKey ? 'insert' : null;
 }
 
+const STEP = /^(Arrow|Page|Home$|End$)/;
+
+/** Whether a control itself uses a key: a field or a list of choices all, a slider those that move it. */
+function usesKey(target: EventTarget | null, key: string): boolean {
+  if (!(target instanceof HTMLInputElement)) {
+    return target instanceof HTMLSelectElement || target instanceof HTMLTextAreaElement;
+  }
+  const uses: Record<string, boolean> = {
+    range: STEP.test(key),
+    radio: STEP.test(key) || key === ' ',
+    checkbox: key === ' ',
+  };
+  return uses[target.type] ?? true;
+}
+
 /** Handles the keys of a card or of a docked view. `more` gets those that the view does not use. */
 export function listenKeys(
   root: HTMLElement,
@@ -75,8 +94,7 @@ export function listenKeys(
     if (event.ctrlKey || event.metaKey || event.altKey) {
       return;
     }
-    const field = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
-    if ((!field || event.key === 'Escape') && !event.defaultPrevented) {
+    if ((!usesKey(event.target, event.key) || event.key === 'Escape') && !event.defaultPrevented) {
       if (event.key === '?') {
         onHelp();
         event.preventDefault();

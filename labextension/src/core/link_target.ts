@@ -21,9 +21,23 @@ const WORD = /^[\w-]{1,64}$/;
 const MOST = 2000; // characters of a link's text
 const LONGEST = 100; // characters of a value
 
+/**
+ * The characters that a value may not have in the text, and what stands for them. A query is decoded once before `readTarget` gets it, and a
+ * fragment is not, so `%3B` would be ambiguous.
+ */
+const MARKS = { '~': '~0', ';': '~1', '%': '~2' };
+
+function marked(value: string): string {
+  return value.replace(/[~;%]/g, (character) => MARKS[character as keyof typeof MARKS]);
+}
+
+function unmarked(text: string): string {
+  return text.replace(/~([012])/g, (_, digit) => '~;%'[Number(digit)]);
+}
+
 /** Writes a state for a link. */
 export function targetText({ tab, parts }: LinkTarget): string {
-  const pairs = Object.entries(parts).map(([name, value]) => `;${name}:${encodeURIComponent(value)}`);
+  const pairs = Object.entries(parts).map(([name, value]) => `;${name}:${encodeURIComponent(marked(value))}`);
   return `v${VERSION};${tab}${pairs.join('')}`;
 }
 
@@ -56,12 +70,12 @@ function readEarlier(text: string): LinkTarget | null {
 }
 
 function readPair(pair: string): [string, string] | null {
-  const [name, value, ...rest] = pair.split(/:|%3A/i);
-  if (!WORD.test(name) || !value || rest.length) {
+  const [, name, value] = /^([\w-]{1,64})(?::|%3A)(.+)$/is.exec(pair) ?? [];
+  if (!name) {
     return null;
   }
   try {
-    const found = decodeURIComponent(value);
+    const found = unmarked(decodeURIComponent(value));
     return found.length <= LONGEST ? [name, found] : null;
   } catch {
     return null; // a value that no link has, such as `%zz`

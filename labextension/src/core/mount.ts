@@ -10,7 +10,7 @@ import { button, h } from './dom';
 import { fetchDeferred } from './deferred';
 import { header } from './header';
 import type { Host } from './host';
-import { keyHelp, listenKeys } from './keys';
+import { CARD_KEYS, keyHelp, listenKeys } from './keys';
 import type { LinkTarget } from './link_target';
 import { paintSwitches } from './pane_switches';
 import { Projector } from './projector';
@@ -52,7 +52,7 @@ export function mount(element: HTMLElement, doc: Document, host: Host, store = n
   const root = h('section.bnb-card', { 'aria-label': `blocknb: ${doc.kernel}` });
   const shown = orderedViews(doc, availableViews(store));
   const active = (): Mounted | undefined => mounted.get(bar.active);
-  const help = keyHelp(active);
+  const help = keyHelp(active, CARD_KEYS);
   const bar = tabs(
     'Views of the kernel',
     shown.map((view) => ({

@@ -3,7 +3,8 @@
  *
  * The card becomes a popover, as a maximised pane does: it stays in its place in the document, and no style of the notebook clips it. The
  * CSS property `zoom` enlarges type, plots and pictures alike. Where the browser permits it, the page goes full screen; a link that opens
- * the mode cannot ask for that, and the card covers the window. Keys count wherever the focus is, because the card covers all else.
+ * the mode cannot ask for that, and the card covers the window. Keys count wherever the focus is, because the card covers all else;
+ * but a field, a list of choices and a slider keep the keys that they use, and a listing keeps the arrows, which move its cursor.
  */
 
 import { button, h } from './dom';
@@ -32,6 +33,8 @@ export interface Projected {
 }
 
 const projectors = new WeakMap<Element, Projector>();
+/** The card that covers the window. */
+let current: Projector | null = null;
 
 /** Switches the projector mode of a card on or off. Returns whether the element is a card. */
 export function toggleProjector(card: Element): boolean {
@@ -58,11 +61,20 @@ export class Projector {
     this.hints.hidden = true;
   }
 
-  /** Enters or leaves the mode. `wholeScreen`: asks for the whole screen, which the browser permits after a click or a key. */
-  set(on: boolean, wholeScreen: boolean): void {
+  /**
+   * Enters or leaves the mode; another card leaves it first. `wholeScreen`: asks for the whole screen, which the browser permits after a
+   * click or a key. `back`: the focus and the page return to the card that leaves.
+   */
+  set(on: boolean, wholeScreen: boolean, back = true): void {
     if (on === this.on) {
       return;
     }
+    if (on && current) {
+      this.wholeScreen = current.wholeScreen; // the page stays as it is
+      current.wholeScreen = false;
+      current.set(false, false, false);
+    }
+    current = on ? this : null;
     this.on = on;
     if (on && wholeScreen && document.fullscreenEnabled && !document.fullscreenElement) {
       this.wholeScreen = true;
@@ -79,7 +91,7 @@ export class Projector {
     if (on) {
       this.enter();
     } else {
-      this.leave();
+      this.leave(back);
     }
   }
 
@@ -134,7 +146,7 @@ export class Projector {
   }
 
   dispose(): void {
-    this.set(false, false);
+    this.set(false, false, false);
   }
 
   private enter(): void {
@@ -152,7 +164,7 @@ export class Projector {
       this.stops.push(() => window.removeEventListener(type, heard, capture));
     };
     listen('resize', () => this.fit());
-    listen('keydown', (event) => this.strayKey(event), true);
+    listen('keydown', (event) => this.earlyKey(event), true);
     const screenChanged = (): void => {
       if (this.wholeScreen && !document.fullscreenElement) {
         this.wholeScreen = false;
@@ -164,7 +176,7 @@ export class Projector {
     this.focusView();
   }
 
-  private leave(): void {
+  private leave(back: boolean): void {
     const { root } = this.card;
     this.stops.splice(0).forEach((stop) => stop());
     if (root.hasAttribute('popover')) {
@@ -177,8 +189,10 @@ export class Projector {
       void document.exitFullscreen();
     }
     this.wholeScreen = false;
-    this.button.focus();
-    root.scrollIntoView?.({ block: 'nearest' });
+    if (back) {
+      this.button.focus();
+      root.scrollIntoView?.({ block: 'nearest' });
+    }
   }
 
   /** Puts the card above all else of the page. */
@@ -209,15 +223,23 @@ export class Projector {
     this.card.store.setDisplay({ ...this.card.store.display });
   }
 
-  /** Handles a key outside of the card, for example after a repaint removed the element with the focus. */
-  private strayKey(event: KeyboardEvent): void {
+  /**
+   * Handles keys before the rest of the page: those outside of the card, for example after a repaint removed the element with the focus, and
+   * the Page keys of presenters, which a listing would use.
+   */
+  private earlyKey(event: KeyboardEvent): void {
     const { root, active } = this.card;
     if (event.ctrlKey || event.metaKey || event.altKey) {
       return;
     }
-    if (event.target instanceof Node && root.contains(event.target)) {
+    if (event.target instanceof Element && root.contains(event.target)) {
+      const page = event.key.startsWith('Page') && !event.shiftKey && event.target.closest('.cm-content');
       if (event.key === 'Tab') {
         keepFocusInside(root, event);
+      } else if (page && active()?.advance) {
+        this.key(event);
+        event.preventDefault();
+        event.stopPropagation();
       }
       return;
     }

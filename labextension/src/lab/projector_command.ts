@@ -11,7 +11,7 @@ const COMMAND = 'blocknb:projector';
 /** Returns the card that the command is for. */
 function currentCard(tracker: INotebookTracker): Element | null {
   const notebook = tracker.currentWidget?.content;
-  const selector = '.bnb-card:not(.bnb-docked, .bnb-single)';
+  const selector = '.bnb-card:not(.bnb-docked, .bnb-single, .bnb-progress)';
   return notebook?.activeCell?.node.querySelector(selector) ?? notebook?.node.querySelector(selector) ?? null;
 }
 

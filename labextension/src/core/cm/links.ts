@@ -95,10 +95,13 @@ const MARGIN = 30; // px: a line that is closer to an edge of the listing counts
 function scrollToPosition(editor: EditorView, position: number, steps = 2): void {
   const scroller = editor.dom.closest('.cm-mergeView') ?? editor.scrollDOM;
   const block = editor.lineBlockAt(position);
-  const top = editor.documentTop + block.top - scroller.getBoundingClientRect().top + scroller.scrollTop;
   const { clientHeight, scrollTop } = scroller;
-  if (top < scrollTop + MARGIN || top + block.height > scrollTop + clientHeight - MARGIN) {
-    scroller.scrollTop = top - (clientHeight - block.height) / 2;
+  const scale = editor.scaleY; // of projector mode, which the editor's heights include, and those of the scroller do not
+  const offset = editor.documentTop + block.top - scroller.getBoundingClientRect().top;
+  const top = offset / scale + scrollTop;
+  const height = block.height / scale;
+  if (top < scrollTop + MARGIN || top + height > scrollTop + clientHeight - MARGIN) {
+    scroller.scrollTop = top - (clientHeight - height) / 2;
     if (steps > 1) {
       editor.requestMeasure({
         key: scrollToPosition,

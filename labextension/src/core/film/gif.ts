@@ -9,6 +9,7 @@ import { applyPalette, GIFEncoder, quantize } from 'gifenc';
 import { Breather, type Encoding, type Film } from './film';
 
 const SAMPLES = 6; // frames that the colours come from
+const SPARSE = 4; // all pixels of six frames of the large size would need 140 MB
 const COLOURS = 255; // one of the 256 entries is transparent
 const FORMAT = 'rgb565';
 
@@ -48,15 +49,20 @@ function changed(before: Uint8Array, now: Uint8Array, none: number): Uint8Array 
   return found;
 }
 
-/** Returns the common colours of a film. */
+/** Returns the common colours of a film. Of each sampled frame it takes every fourth pixel, others than in the frame before. */
 async function colours(film: Film, breather: Breather): Promise<number[][]> {
   const samples = Math.min(SAMPLES, film.count);
-  const size = film.width * film.height * 4;
-  const all = new Uint8Array(samples * size);
+  const each = Math.ceil((film.width * film.height) / SPARSE);
+  const all = new Uint32Array(samples * each); // a pixel is a number
   for (let i = 0; i < samples; i++) {
     film.draw(samples > 1 ? Math.round((i * (film.count - 1)) / (samples - 1)) : 0);
-    all.set(film.pixels(), i * size);
+    const { buffer, byteOffset, length } = film.pixels();
+    const pixels = new Uint32Array(buffer, byteOffset, length / 4);
+    for (let k = 0; k < each; k++) {
+      const shift = (i + Math.floor((k * SPARSE) / film.width)) % SPARSE; // other columns in each row
+      all[i * each + k] = pixels[Math.min(k * SPARSE + shift, pixels.length - 1)];
+    }
     await breather.breathe();
   }
-  return quantize(all, COLOURS, { format: FORMAT });
+  return quantize(new Uint8Array(all.buffer), COLOURS, { format: FORMAT });
 }

@@ -60,8 +60,12 @@ export async function encodeWebm(film: Film, how: Encoding): Promise<Uint8Array<
       throw failed[0];
     }
     return container(codec[1], film, chunks, end);
+  } catch (error) {
+    throw failed[0] ?? error; // an encoder that has failed is closed, and refuses further frames
   } finally {
-    encoder.close();
+    if (encoder.state !== 'closed') {
+      encoder.close();
+    }
   }
 }
 

@@ -96,8 +96,9 @@ export function grid(label: string, onCell: (row: number, column: number, settle
 
   function at(event: MouseEvent): [number, number] | null {
     const box = drawing.getBoundingClientRect();
-    const c = Math.floor((event.clientX - box.left - MARGIN) / WIDTH);
-    const r = Math.floor((event.clientY - box.top - HEIGHT) / HEIGHT);
+    const scale = Number(drawing.getAttribute('width')) / box.width || 1; // projector mode enlarges the drawing
+    const c = Math.floor(((event.clientX - box.left) * scale - MARGIN) / WIDTH);
+    const r = Math.floor(((event.clientY - box.top) * scale - HEIGHT) / HEIGHT);
     return sheet && r >= 0 && c >= 0 && r < sheet.rows && c < sheet.columns ? [r, c] : null;
   }
 

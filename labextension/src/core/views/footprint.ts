@@ -160,6 +160,9 @@ class FootprintView implements Mounted {
     }
     this.picture.hidden = !facts?.maps.length;
     this.status.textContent = facts ? `${facts.scope}.` : found.why;
+    if (!facts && this.store.host.request) {
+      this.link.drop(); // the kernel refuses
+    }
     if (facts) {
       this.chosen = Math.min(this.chosen, Math.max(0, facts.maps.length - 1));
       this.paintFindings(facts);

@@ -34,8 +34,6 @@ class LaunchView implements Mounted {
   private player: LaunchPlayer | null = null;
   private loaded = '';
   private token = 0;
-  /** The first program that a link asked the kernel for. */
-  private asked: number | null = null;
   private readonly pictures = new LaunchPictures((text) => (this.hover.textContent = text));
   private readonly slider = h('input.bnb-launch-slider', {
     type: 'range',
@@ -178,6 +176,9 @@ class LaunchView implements Mounted {
       found = { facts: null, why: (error as Error).message };
     }
     if (token === this.token) {
+      if (!found.facts && this.store.host.request) {
+        this.link.drop(); // the kernel refuses; without a kernel, the link waits for one
+      }
       this.show(found.facts, found.why);
     }
   }
@@ -227,8 +228,7 @@ class LaunchView implements Mounted {
       return false;
     }
     const first = numberIn(parts, 'first', facts.programs - 1, missing) ?? 0;
-    if (first !== facts.first && this.store.host.request && this.asked !== first) {
-      this.asked = first;
+    if (first !== facts.first && this.store.host.request && this.link.asks(String(first))) {
       this.store.run(this.load({ first }));
       return false;
     }
@@ -243,6 +243,12 @@ class LaunchView implements Mounted {
     this.playing.pause();
     this.go(numberIn(parts, 'step', player.count - 1, missing) ?? player.at);
     return true;
+  }
+
+  /** Asks for the programs that the user chooses. */
+  private choose(first: number): void {
+    this.link.drop();
+    this.store.run(this.load({ first }));
   }
 
   /** Says what the steps cover, and offers the programs that they leave out. */
@@ -261,13 +267,13 @@ class LaunchView implements Mounted {
     if (this.store.host.request && facts.first) {
       this.status.append(
         ' ',
-        button('First programs', () => this.store.run(this.load({ first: 0 }))),
+        button('First programs', () => this.choose(0)),
       );
     }
     if (this.store.host.request && facts.cut) {
       this.status.append(
         ' ',
-        button('Next programs', () => this.store.run(this.load({ first: last + 1 }))),
+        button('Next programs', () => this.choose(last + 1)),
       );
     }
   }

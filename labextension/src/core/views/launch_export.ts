@@ -26,7 +26,7 @@ const SIZES = [
   [3, 'large'],
 ] as const;
 
-const LEAST_DELAY = 20; // ms; browsers slow down a GIF with shorter ones
+const LEAST_GIF_DELAY = 20; // ms; browsers slow down a GIF with shorter ones
 const HOLD = 2000; // ms of the last frame
 
 /** The button in the tools of the view, and the form that it opens. */
@@ -104,14 +104,20 @@ export function exportControls(get: () => ExportedLaunch | null): ExportControls
         ? 'Cancelled.'
         : `The export failed: ${(error as Error).message}`;
     } finally {
+      const inside = form.contains(document.activeElement);
       show(null);
-      if (focused) {
+      if (inside) {
         save.focus();
       }
     }
   }
 
   return { open, form, cancel: () => running?.abort() };
+}
+
+/** Returns the milliseconds of a frame for a speed in steps per second. */
+export function frameDelay(key: keyof typeof FORMATS, speed: number): number {
+  return key === 'gif' ? Math.max(LEAST_GIF_DELAY, Math.round(1000 / speed)) : 1000 / speed;
 }
 
 /** Encodes and saves a launch. Returns a sentence about the file. */
@@ -125,7 +131,7 @@ async function saveFilm(
   const { LaunchFilm } = await import('../film/launch_film');
   const film = new LaunchFilm(shown, scale);
   const { type, encode } = FORMATS[key];
-  const delay = Math.max(LEAST_DELAY, Math.round(1000 / shown.speed));
+  const delay = frameDelay(key, shown.speed);
   const bytes = await encode(film, {
     delay,
     hold: Math.max(HOLD, delay),

@@ -32,8 +32,6 @@ class StepView implements Mounted {
   private player: StepPlayer | null = null;
   private loaded = '';
   private token = 0;
-  /** The programs that a link asked the kernel for. */
-  private asked = '';
   /** The shown value: program and name, so that the large picture follows it. */
   private chosen: ChosenValue | null = null;
   readonly link = new PendingLink(
@@ -176,7 +174,9 @@ class StepView implements Mounted {
     );
   }
 
+  /** Asks for the programs of the fields. */
   private request(): Promise<void> {
+    this.link.drop();
     const wanted = this.programs.map((input) => input.value.trim()).filter((text) => text !== '');
     return this.load({ programs: wanted.length ? wanted.map(Number) : [0] });
   }
@@ -196,6 +196,9 @@ class StepView implements Mounted {
     }
     if (token !== this.token) {
       return;
+    }
+    if (!found.facts && this.store.host.request) {
+      this.link.drop(); // the kernel refuses; without a kernel, the link waits for one
     }
     if (!found.facts && this.facts && asked) {
       this.status.textContent = found.why; // a wrong program: the shown one stays
@@ -245,8 +248,7 @@ class StepView implements Mounted {
       return false;
     }
     const programs = otherPrograms(parts, facts, missing);
-    if (programs && this.store.host.request && String(programs) !== this.asked) {
-      this.asked = String(programs);
+    if (programs && this.store.host.request && this.link.asks(String(programs))) {
       this.store.run(this.load({ programs }));
       return false;
     }
