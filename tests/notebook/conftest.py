@@ -137,9 +137,9 @@ def disassembled_once() -> Iterator[None]:
     known: dict[Any, Any] = {}
     disassemble = sass.disassembly
 
-    def remembered(cubin: bytes, target: Any) -> Any:
+    def remembered(cubin: bytes, target: Any, *, workers: Any = None) -> Any:
         if (cubin, target) not in known or known[cubin, target].exception():
-            known[cubin, target] = disassemble(cubin, target)
+            known[cubin, target] = disassemble(cubin, target, workers=workers)
         return known[cubin, target]
 
     with pytest.MonkeyPatch.context() as patch:
