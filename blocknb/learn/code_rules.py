@@ -28,7 +28,7 @@ from blocknb.runtime.summary import scalars_of, summary
 TARGET = "sm_90a"
 MULTIPROCESSORS = 132  # of an H100 or H200
 COMPILE_SECONDS = 30.0
-NO_PTXAS = f"only ptxas knows the number of registers, and it is not installed: {how_to_get('ptxas')}"
+NO_PTXAS = f"ptxas is not installed, and only ptxas knows the number of registers: {how_to_get('ptxas')}"
 MOST_STEPS = 6000  # ops of the timeline, as on a card
 
 Check = Callable[[Attempt], Iterator[CheckFinding]]
