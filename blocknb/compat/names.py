@@ -59,7 +59,7 @@ NAMES: dict[str, dict[str, str]] = {
     "triton.runtime.jit": {
         **_JIT,
         **_CONSTEXPR,
-        "KernelParam": "blocknb.runtime.kernel:KernelParam",
+        "KernelParam": "blocknb.runtime.triton_attributes:KernelParam",
         "type_canonicalisation_dict": "blocknb.compat.host:type_canonicalisation_dict",
         "jit": "blocknb:jit",
     },

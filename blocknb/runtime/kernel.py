@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import re
-import textwrap
 import threading
 import time
 import weakref
@@ -22,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from blocknb import forks
 from blocknb.errors import LaunchError
-from blocknb.frontend.source import MISSING, Source, written
+from blocknb.frontend.source import Source
 from blocknb.language.surface import running
 from blocknb.runtime import arguments, launch_context
 from blocknb.runtime import compile as compiler
@@ -50,6 +48,7 @@ from blocknb.runtime.misaligned import copies_misaligned
 from blocknb.runtime.pickling import Picklable
 from blocknb.runtime.plan import LaunchPlan, check_writable, common_device, library, mocked, prepared, target_of, typed
 from blocknb.runtime.request import Request
+from blocknb.runtime.triton_attributes import TritonAttributes
 from blocknb.target import CLUSTER, Target
 
 if TYPE_CHECKING:
@@ -99,26 +98,11 @@ class Launch:
         return self.compiled.retarget(target, without).trace
 
 
-@dataclass(frozen=True)
-class KernelParam:
-    """A parameter as `kernel.params` lists it."""
-
-    num: int
-    name: str
-    is_constexpr: bool
-    default: Any
-    do_not_specialize: bool
-
-    @property
-    def has_default(self) -> bool:
-        return self.default is not MISSING
-
-
-class Kernel(MeasuredKernel, Picklable):
+class Kernel(MeasuredKernel, Picklable, TritonAttributes):
     """A block program. `kernel[grid](*args, **constants_and_options)` launches it; `trace` compiles it without a launch.
 
     `source` is the front end's view of the function, `latest` the last Compiled that was launched or traced, `last_launch` the
-    last observed Launch. `fn` (the function), `arg_names`, `params` and `src` are attributes of Triton's kernels.
+    last observed Launch.
     """
 
     __name__: str
@@ -163,38 +147,6 @@ class Kernel(MeasuredKernel, Picklable):
             return run(self, args, kwargs)
         hint = f"write {self.__name__}[grid](...), where grid is the number of programs; only kernels call a kernel without a grid"
         raise LaunchError(f"the kernel {self.__name__} was called without a grid", place(self.source), hint)
-
-    @property
-    def fn(self) -> FunctionType:
-        return self.source.function
-
-    @property
-    def arg_names(self) -> list[str]:
-        return [p.name for p in self.source.parameters]
-
-    @property
-    def params(self) -> list[KernelParam]:
-        unspecialized = unspecialized_names(self.source.parameters, self._do_not_specialize)
-        return [
-            KernelParam(i, p.name, p.constexpr, p.default, p.name in unspecialized)
-            for i, p in enumerate(self.source.parameters)
-        ]
-
-    @property
-    def src(self) -> str:
-        """The source text from `def` on, as in Triton."""
-        text = textwrap.dedent(self.source.text)
-        return text[re.search(r"^def\s", text, re.MULTILINE).start() :]  # type: ignore[union-attr]
-
-    @src.setter
-    def src(self, text: str) -> None:
-        """Replaces the source text, for libraries that generate kernels. The new text sees the same names as the old one."""
-        self.source = self._owned(Source(written(text, self.source.function)))
-        self._unbind()
-
-    def _unsafe_update_src(self, text: str) -> None:
-        """`kernel.src = text`, as in newer versions of Triton."""
-        self.src = text
 
     def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Compiled:
         """`kernel[grid](*args, **kwargs)` in the form that wrappers call; with `warmup` it compiles and launches nothing."""

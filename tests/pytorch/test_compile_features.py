@@ -197,6 +197,10 @@ def test_a_long_row_is_scanned_in_a_loop():
     same(lambda v: v.cumsum(0), x, rtol=1e-4, atol=1e-3)
 
 
+def test_multi_kernel_chooses_between_both_kinds_of_reduction():
+    same(lambda x: x.softmax(-1), X, options={"triton.multi_kernel": 1})
+
+
 def test_persistent_reductions_switched_off():
     same(lambda x: x.softmax(-1), X, options={"triton.persistent_reductions": False})
 
@@ -229,7 +233,15 @@ def test_index_put_with_accumulation():
 
 
 @pytest.mark.own_count
-@pytest.mark.parametrize("option", [{"cpp_wrapper": True}, {"triton.enable_pdl": True}, {"cpu_backend": "cpp"}])
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"cpp_wrapper": True},
+        {"triton.enable_pdl": True},
+        {"triton.autotune_at_compile_time": True},
+        {"cpu_backend": "cpp"},
+    ],
+)
 def test_an_option_that_cannot_work_is_refused(option):
     with pytest.raises(Exception, match=f"cannot honour the option {next(iter(option))}"):
         compiled(lambda x: x + 1, options=option)(X)

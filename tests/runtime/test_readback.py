@@ -212,8 +212,9 @@ def test_a_library_can_replace_the_source_of_a_kernel(update):
 
     out = np.zeros(8, np.int32)
     count[1](out, B=8)
+    before = count.cache_key
     update(count, count.src.replace("B:", "by, B:").replace("i + step", "i * by + step"))
-    assert count.arg_names == ["out", "by", "B"]
+    assert count.arg_names == ["out", "by", "B"] and count.cache_key != before
     count[1](out, 2, B=8)
     np.testing.assert_array_equal(out, np.arange(8) * 2 + 3)
     update(count, count.src.replace("step)", "stop)"))

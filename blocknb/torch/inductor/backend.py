@@ -18,6 +18,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "triton.cooperative_reductions": (False,),
     "triton.force_cooperative_reductions": (False,),
     "triton.enable_pdl": (False,),
+    "triton.autotune_at_compile_time": (False, None),
     "triton.store_cubin": (False,),
     "triton.proton_profiling": (False,),
 }
