@@ -45,8 +45,8 @@ class Texts(Mapping[str, Any]):
                 return trace.stages[-1].text
             case "llir":
                 return trace.artifacts["llvm"]
-            case "sass" if "cubin" in trace.artifacts:
-                return str(trace.sass)
+            case "sass" if "cubin" in trace.artifacts and (listing := trace.sass):
+                return listing.text
             case "assembly" if "object" in trace.artifacts:
                 return trace.assembly
         if key in trace.artifacts:

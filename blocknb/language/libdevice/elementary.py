@@ -38,6 +38,7 @@ from blocknb.language.libdevice.parts import (
 )
 from blocknb.language.types import float32, float64, int32
 
+LN2 = 0.6931471805599453
 LN2_HIGH = {32: 0.693145751953125, 64: 0.6931471803691238}  # few enough bits that n * LN2_HIGH is exact
 LN2_LOW = {32: 1.428606765330187e-06, 64: 1.9082149292705877e-10}
 EXP_RANGE = {32: (-105.0, 90.0), 64: (-747.0, 711.0)}  # beyond these the result is zero or infinite
@@ -82,6 +83,16 @@ def exp2_sum(h, l):
     return scale(tl.fma(r, horner(r, c.EXP2[w]), number(1.0, h)), n)
 
 
+@helper
+def exp_single(v):
+    """e^v in fp32: the machine's 2^t for t = v log2(e), corrected to first order by the rounding error of t, times ln 2."""
+    t = v * c.LOG2_E[32][0]
+    error = tl.fma(v, c.LOG2_E[32][1], tl.fma(v, c.LOG2_E[32][0], -t))
+    power = tl.exp2(t)
+    # Outside of -160 < t < 128, the power is zero, infinite or a NaN already.
+    return tl.where(tl.abs(t + 16.0) < 144.0, tl.fma(power, error * LN2, power), power)
+
+
 @device
 def exp(x):
     """Computes e to the x.
@@ -90,7 +101,11 @@ def exp(x):
         libdevice.exp(0.5)  # 1.64872122
     """
     v = wide(x)
-    return narrow(exp_sum(v, number(0.0, v)), x)
+    if v.dtype.primitive_bitwidth == 32:
+        result = exp_single(v)
+    else:
+        result = exp_sum(v, number(0.0, v))
+    return narrow(result, x)
 
 
 @device
