@@ -42,7 +42,9 @@ def channel_statistics_kernel(x, means, squares, channels, n, ROWS: bl.constexpr
     total_rest = bl.sum(rest, axis=1)
     off = total_rest / n
     bl.store(means + rows, mean + off, mask=rows < channels)
-    around = bl.maximum(bl.sum(squared, axis=1) - off * total_rest, 0.0)  # of equal elements, the difference is a rounding error
+    around = bl.maximum(
+        bl.sum(squared, axis=1) - off * total_rest, 0.0
+    )  # of equal elements, the difference is a rounding error
     bl.store(squares + rows, around, mask=rows < channels)
 
 
