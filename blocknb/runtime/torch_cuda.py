@@ -123,13 +123,13 @@ def _attributes(device: int) -> dict[str, int]:
     return {name: int(_answer(_INT, "cuDeviceGetAttribute", which, device)) for name, which in _ATTRIBUTES.items()}
 
 
-class Device:
+class TorchDevice:
     """A GPU. Inside `with`, it is the current one of torch, and its context is the current one of the thread."""
 
     def __init__(self, number: int):
         self.number, self.inside = number, _torch().cuda.device(number)
 
-    def __enter__(self) -> Device:
+    def __enter__(self) -> TorchDevice:
         self.inside.__enter__()
         library().cuCtxSetCurrent(_context(self.number))
         return self
@@ -259,7 +259,7 @@ def api() -> Any:
         eventRecord=driver.cuEventRecord,
     )
     return SimpleNamespace(
-        runtime=runtime, Device=Device, Event=Event, alloc=alloc, get_current_stream=get_current_stream,
+        runtime=runtime, Device=TorchDevice, Event=Event, alloc=alloc, get_current_stream=get_current_stream,
         get_elapsed_time=get_elapsed_time, function=SimpleNamespace(Module=Module),
     )  # fmt: skip
 
