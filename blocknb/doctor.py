@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
+import importlib.util
 import platform
 import re
 import sys
@@ -149,7 +150,8 @@ def examine_cupy(driver: InstalledDriver | None, extra: str) -> Finding:
         why = None if error.name == "cupy" else f"cannot be imported: {error}"
         if extra == "toolchain":
             return Finding("CuPy", why, "" if why is None else "uninstall it, or install a GPU driver")
-        return Finding("CuPy", why, install(extra))
+        with_torch = "; launches on torch tensors need none" if importlib.util.find_spec("torch") else ""
+        return Finding("CuPy", why, install(extra) + with_torch)
     major, minor = divmod(cupy.cuda.runtime.runtimeGetVersion() // 10, 100)
     newer = driver is not None and driver.devices and major > driver.cuda[0]
     fix = f"newer than the driver: pip uninstall cupy-cuda{major}x; {install(extra)}" if newer else ""

@@ -33,9 +33,10 @@ def test_suggested_extra_matches_the_driver() -> None:
 def test_a_missing_cupy_names_the_extra_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     driver = InstalledDriver((12, 4), devices=(H200,))
-    finding = doctor.examine_cupy(driver, doctor.fitting_extra(driver))
-    assert finding.found is None
-    assert finding.fix == 'pip install "blocknb[cuda12]"'
+    for torch, more in ((None, ""), (object(), "; launches on torch tensors need none")):
+        monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name, torch=torch: torch)
+        finding = doctor.examine_cupy(driver, doctor.fitting_extra(driver))
+        assert finding == Finding("CuPy", None, f'pip install "blocknb[cuda12]"{more}')
 
 
 def test_without_a_gpu_a_missing_cupy_needs_no_fix(monkeypatch: pytest.MonkeyPatch) -> None:

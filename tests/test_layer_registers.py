@@ -64,6 +64,10 @@ def of_attention(width: int) -> Callable[[Any], None]:
                 given = {"input_precision": precision, "scale": 1 / math.sqrt(width), **options}
                 masked_attention.masked_attention(q, k, v, q.copy(), log, **given)
                 masked_attention.masked_attention_backward(q, k, v, q, log, q, q.copy(), k.copy(), v.copy(), **given)
+                if "mask" in options and options["mask"].dtype != np.uint8:
+                    masked_attention.masked_attention_mask_gradient(
+                        q, k, v, q, log, q, wide(1, 1, QUERIES, KEYS), **given
+                    )
 
     return run
 

@@ -45,9 +45,9 @@ class Driver:
     def set_current_device(self, device: int) -> None:
         """Makes a GPU current."""
         if machine.has_gpu():
-            import cupy
+            from blocknb.runtime import cuda
 
-            cupy.cuda.Device(device).use()
+            cuda.api().Device(device).use()
 
     def get_current_stream(self, device: int | None = None) -> int:
         """The handle of the current stream; 0 without a GPU."""

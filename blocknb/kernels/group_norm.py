@@ -18,7 +18,9 @@ LONG = 1024  # elements that a program reads per iteration
 
 @blocknb.kernel
 def channel_statistics_kernel(x, means, squares, channels, n, ROWS: bl.constexpr, BLOCK: bl.constexpr):
-    """The mean of each channel, and the sum of the squares of the differences from it."""
+    """The mean of each channel, and the sum of the squares of the differences from it.
+
+    The corrected two-pass algorithm (Chan, Golub, LeVeque 1983): the differences add up to n times the error of the first mean."""
     WIDE: bl.constexpr = means.dtype.element_ty
     rows = bl.program_id(0) * ROWS + bl.arange(0, ROWS)
     line = x + rows.to(bl.int64)[:, None] * n
@@ -29,13 +31,21 @@ def channel_statistics_kernel(x, means, squares, channels, n, ROWS: bl.constexpr
         total += bl.load(line + at[None, :], mask=inside, other=0.0).to(WIDE)
     mean = bl.sum(total, axis=1) / n
     squared = bl.zeros((ROWS, BLOCK), WIDE)
+    rest = bl.zeros((ROWS, BLOCK), WIDE)
     for first in range(0, n, BLOCK):
         at = first + bl.arange(0, BLOCK)
         inside = (rows < channels)[:, None] & (at < n)[None, :]
         away = bl.load(line + at[None, :], mask=inside, other=0.0).to(WIDE) - mean[:, None]
-        squared += bl.where(inside, away * away, 0.0)
-    bl.store(means + rows, mean, mask=rows < channels)
-    bl.store(squares + rows, bl.sum(squared, axis=1), mask=rows < channels)
+        away = bl.where(inside, away, 0.0)
+        squared += away * away
+        rest += away
+    total_rest = bl.sum(rest, axis=1)
+    off = total_rest / n
+    bl.store(means + rows, mean + off, mask=rows < channels)
+    around = bl.maximum(
+        bl.sum(squared, axis=1) - off * total_rest, 0.0
+    )  # of equal elements, the difference is a rounding error
+    bl.store(squares + rows, around, mask=rows < channels)
 
 
 @blocknb.kernel

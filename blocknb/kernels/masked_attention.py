@@ -3,7 +3,8 @@
 The forward pass is the online softmax of `blocknb.kernels.attention` (FlashAttention, Dao et al. 2022). The gradients come from two
 kernels: one has a block of keys and loops over the queries, the other has a block of queries and loops over the keys. So nothing is added
 up in memory, and the results are the same in every run. Scores are in units of log2. With a soft cap, s = cap tanh(x / cap), the gradient
-of x is that of s times 1 - tanh^2. Masks and ALiBi's bias are added after the cap, as Gemma 2 does, and get no gradient.
+of x is that of s times 1 - tanh^2. Masks and ALiBi's bias are added after the cap, as Gemma 2 does. A third kernel computes the gradient of
+a mask, if wanted: a program has a tile of the mask, and loops over the batches and heads that share it. ALiBi's slopes get no gradient.
 """
 
 from __future__ import annotations
@@ -204,6 +205,45 @@ def masked_query_gradients_kernel(
     head_of(dq, batch, head, dq_at, queries, width, ROWS, WIDTH).store([first, 0], dquery.to(dq.dtype.element_ty))
 
 
+@blocknb.kernel
+def mask_gradients_kernel(
+    q, k, v, dout, dmask, logsumexp, deltas, q_at, k_at, v_at, dout_at, dmask_at, batches, heads, all_heads, scale, queries, keys, width,
+    group, lengths, shift, window, mask, mask_at, slopes, soft_cap, CAUSAL: bl.constexpr, EXACT: bl.constexpr, WIDTH: bl.constexpr,
+    PRECISION: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr,
+):  # fmt: skip
+    """Computes a tile of the gradient of an added mask, whose elements `batches` times `heads` heads share."""
+    WIDE: bl.constexpr = bl.float64 if q.dtype.element_ty == bl.float64 else bl.float32
+    blocks = bl.cdiv(keys, COLUMNS)
+    first, start = bl.program_id(0) // blocks * ROWS, bl.program_id(0) % blocks * COLUMNS
+    rows, columns = first + bl.arange(0, ROWS), start + bl.arange(0, COLUMNS)
+    members = batches * heads
+    if CAUSAL:
+        members = bl.where(start > first + ROWS - 1 + shift, 0, members)
+    if window is not None:
+        members = bl.where(start + COLUMNS <= first + shift - window + 1, 0, members)
+    total = bl.zeros((ROWS, COLUMNS), WIDE)
+    for member in range(members):
+        head, batch = bl.program_id(1) + member % heads, bl.program_id(2) + member // heads
+        query = head_of(q, batch, head, q_at, queries, width, ROWS, WIDTH).load([first, 0])
+        given = head_of(dout, batch, head, dout_at, queries, width, ROWS, WIDTH).load([first, 0])
+        key = head_of(k, batch, head // group, k_at, keys, width, COLUMNS, WIDTH).load([start, 0])
+        value = head_of(v, batch, head // group, v_at, keys, width, COLUMNS, WIDTH).load([start, 0])
+        line = (batch.to(bl.int64) * all_heads + head) * queries
+        log = bl.load(logsumexp + line + rows, mask=rows < queries, other=0.0) * LOG2E
+        log = bl.where(log == -float("inf"), 0.0, log)
+        delta = bl.load(deltas + line + rows, mask=rows < queries, other=0.0)
+        product = bl.dot(query, key.T, input_precision=PRECISION)
+        dpowers = bl.dot(given, value.T, input_precision=PRECISION)
+        scores, _ = masked_scores(
+            product, rows[:, None], columns[None, :], batch, head, scale, queries, keys, lengths, shift, window, mask, mask_at,
+            slopes, soft_cap, CAUSAL, EXACT,
+        )  # fmt: skip
+        total += bl.exp2(scores - log[:, None]) * (dpowers - delta[:, None])
+    line = dmask + (bl.program_id(2).to(bl.int64) * dmask_at[0] + bl.program_id(1).to(bl.int64) * dmask_at[1])
+    place = line + rows.to(bl.int64)[:, None] * dmask_at[2] + columns[None, :]
+    bl.store(place, total, mask=(rows < queries)[:, None] & (columns < keys)[None, :])
+
+
 #: (ROWS, COLUMNS, num_warps, num_stages) on a GPU by the width of a head, for 16 bits and for more; no entry spills registers on sm_90a.
 TILES = (
     {64: (64, 32, 4, 2), 128: (64, 64, 8, 2), 256: (64, 32, 8, 1)},
@@ -292,10 +332,7 @@ def masked_attention_backward(
         for array in (dq, dk, dv):
             array[...] = 0
         return dq, dk, dv
-    deltas = empty(q, (found.batch, found.heads, found.queries), dtype_name(logsumexp))
-    deltas_kernel[(blocknb.cdiv(found.queries, SOME_ROWS), found.heads, found.batch)](
-        out, dout, deltas, *found.steps(out, dout), found.queries, found.width, ROWS=SOME_ROWS, WIDTH=found.block
-    )
+    deltas = _deltas(found, q, out, logsumexp, dout)
     of_keys, of_queries = _tile(q, found, KEY_TILES), _tile(q, found, QUERY_TILES)
     masked_key_gradients_kernel[
         (blocknb.cdiv(found.keys, of_keys["COLUMNS"]), found.heads // found.group, found.batch)
@@ -304,3 +341,46 @@ def masked_attention_backward(
         q, k, v, dout, dq, logsumexp, deltas, *found.steps(q, k, v, dout, dq), *shared, **constants, **of_queries
     )
     return dq, dk, dv
+
+
+def _deltas(found: Heads, q: Any, out: Any, logsumexp: Any, dout: Any) -> Any:
+    """The sum of out * dout per query, of the dtype of logsumexp."""
+    deltas = empty(q, (found.batch, found.heads, found.queries), dtype_name(logsumexp))
+    deltas_kernel[(blocknb.cdiv(found.queries, SOME_ROWS), found.heads, found.batch)](
+        out, dout, deltas, *found.steps(out, dout), found.queries, found.width, ROWS=SOME_ROWS, WIDTH=found.block
+    )
+    return deltas
+
+
+def masked_attention_mask_gradient(
+    q: Any, k: Any, v: Any, out: Any, logsumexp: Any, dout: Any, dmask: Any, *, mask: Any, causal: bool = False,
+    scale: float | None = None, input_precision: str = "tf32", **options: Any,
+) -> Any:  # fmt: skip
+    """Writes the gradient of a floating mask to `dmask` (batch or 1, heads or 1, queries, keys), of the dtype of logsumexp: an axis of 1
+    sums over it. The other arguments are those of `masked_attention_backward`. Returns `dmask`. Raises ValueError as that does, and for
+    another shape."""
+    found = heads_of(q, k, v, (*DTYPES, "float64"))
+    shared, constants = _options(found, causal, scale, input_precision, mask=mask, **options)
+    batches, heads, *rest = map(int, dmask.shape)
+    shape = (found.batch, found.heads, found.queries, found.keys)
+    if (
+        batches not in (1, shape[0])
+        or heads not in (1, shape[1])
+        or tuple(rest) != shape[2:]
+        or dtype_name(dmask) != dtype_name(logsumexp)
+        or not contiguous(dmask)
+    ):
+        raise ValueError(
+            f"dmask must be a contiguous {dtype_name(logsumexp)} array of the shape {shape}, where 1 sums over batches or heads, not "
+            f"{dtype_name(dmask)} of {tuple(dmask.shape)}"
+        )
+    if found.empty:
+        dmask[...] = 0
+        return dmask
+    deltas, tile = _deltas(found, q, out, logsumexp, dout), _tile(q, found, QUERY_TILES)
+    tiles = blocknb.cdiv(found.queries, tile["ROWS"]) * blocknb.cdiv(found.keys, tile["COLUMNS"])
+    counts = (found.batch // batches, found.heads // heads, found.heads)
+    mask_gradients_kernel[(tiles, heads, batches)](
+        q, k, v, dout, dmask, logsumexp, deltas, *found.steps(q, k, v, dout), strides(dmask)[:3], *counts, *shared, **constants, **tile
+    )  # fmt: skip
+    return dmask

@@ -94,7 +94,7 @@ def place(target: Target, device: int = -1) -> str:
         return str(target)
     from blocknb.runtime import cuda
 
-    return f"{cuda.cupy().cuda.runtime.getDeviceProperties(device)['name'].decode()} ({target})"
+    return f"{cuda.api().runtime.getDeviceProperties(device)['name'].decode()} ({target})"
 
 
 def width(compiled: Compiled) -> str:

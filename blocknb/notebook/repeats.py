@@ -86,7 +86,7 @@ def copies_limit(gpu: bool) -> int:
 def _free(gpu: bool) -> int:
     """Bytes of memory that are free, as far as the system tells."""
     if gpu:
-        return int(cuda.cupy().cuda.runtime.memGetInfo()[0])
+        return int(cuda.api().runtime.memGetInfo()[0])
     try:
         found = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
         return int(found["MemAvailable"].split()[0]) << 10

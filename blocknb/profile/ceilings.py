@@ -141,7 +141,7 @@ def name_of(device: int) -> str:
         threads = thread_count()
         return f"{_cpu_model()}, {threads} thread{'s' * (threads > 1)}"
 
-    return str(cuda.cupy().cuda.runtime.getDeviceProperties(device)["name"].decode())
+    return str(cuda.api().runtime.getDeviceProperties(device)["name"].decode())
 
 
 @functools.cache
@@ -437,7 +437,7 @@ def _current(device: int) -> Iterator[None]:
         yield
         return
 
-    with cuda.cupy().cuda.Device(device):
+    with cuda.cupy_for("a measurement of the ceilings of a GPU").cuda.Device(device):
         yield
 
 
@@ -451,7 +451,7 @@ def _file(device: int) -> str:
         parts += (llc_bytes(), np.__version__)
     else:
         machine.properties(device)
-        parts += (int(cuda.cupy().cuda.runtime.driverGetVersion()),)
+        parts += (int(cuda.api().runtime.driverGetVersion()),)
     return f"ceilings/{cache.key(*parts)[:32]}.json"
 
 

@@ -123,7 +123,13 @@ def _turns(most: int, seconds: float | None, least: int) -> Iterator[int]:
 
 def clock_of(gpu: bool, cold: bool = True, clean: bool = False) -> Callable[[Callable[[], Any]], float]:
     """The clock of the device: a function from a call to its milliseconds. A call must live as long as the clock, which knows it by id."""
-    return _Cpu(cold) if not gpu else CleanEventClock(cold) if clean else EventClock(cold)
+    if not gpu:
+        return _Cpu(cold)
+    try:
+        import cupy  # noqa: F401
+    except ImportError:
+        return TorchClock(cold)
+    return CleanEventClock(cold) if clean else EventClock(cold)
 
 
 def summary(values: Sequence[float], cold: bool = True) -> Timing:
@@ -237,3 +243,19 @@ class CleanEventClock(EventClock):
     def fill(self) -> None:
         """Reads the buffer."""
         self.flush.max(out=self.largest)
+
+
+class TorchClock(EventClock):
+    """The clock of a GPU with events and memory of torch, on its current stream."""
+
+    def fill(self) -> None:
+        self.flush.fill_(1)
+
+    def opened(self, size: int) -> tuple[Any, Any, Any]:
+        import torch
+
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        return torch.empty(size, dtype=torch.uint8, device="cuda") if size else None, *events
+
+    def elapsed(self) -> float:
+        return float(self.begin.elapsed_time(self.end))

@@ -227,8 +227,11 @@ def _dlpack(value: Any) -> tuple[Kind, int]:
     if device_type == 1:
         return describe_numpy(np.from_dlpack(value))
     if device_type in (2, 13):  # CUDA and CUDA's managed memory
-        import cupy
-
+        try:
+            import cupy
+        except ImportError:
+            cuda.api()  # raises unless torch has a GPU
+            return describe_torch(sys.modules["torch"].from_dlpack(value))
         return describe_cupy(cupy.from_dlpack(value))
     raise LaunchError(
         f"a kernel cannot access DLPack memory of device type {device_type}", hint="pass a NumPy or CuPy array"

@@ -138,11 +138,9 @@ def targets() -> list[Target]:
     """The targets of the CPU and of the GPUs of this process."""
     found = [Target.parse("cpu")]
     if machine.has_gpu():
-        import cupy
-
         from blocknb.runtime import cuda
 
-        found += dict.fromkeys(cuda.target(number) for number in range(cupy.cuda.runtime.getDeviceCount()))
+        found += dict.fromkeys(cuda.target(number) for number in range(cuda.api().runtime.getDeviceCount()))
     return found
 
 

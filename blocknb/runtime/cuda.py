@@ -1,6 +1,7 @@
-"""CuPy's bindings of CUDA: the library, the target of a device, the device of an address, and the current stream.
+"""The bindings of CUDA: the library, the target of a device, the device of an address, and the current stream.
 
-CuPy manages memory, streams, events and contexts. Launches with torch tensors use torch's current stream.
+CuPy manages memory, streams, events and contexts. Launches with torch tensors use torch's current stream. Where CuPy is not installed,
+torch stands in for it (`torch_cuda`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from blocknb.errors import LaunchError, Unsupported
+from blocknb.runtime import torch_cuda
 from blocknb.target import Target, known
 
 
@@ -22,23 +24,45 @@ def cupy() -> ModuleType:
         import cupy as module
     except ImportError:
         raise LaunchError(
-            "launching on a GPU needs CuPy, which is not installed",
+            "launching on a GPU needs CuPy, or torch with CUDA for torch tensors",
             hint="pip install 'blocknb[cuda13]' (or blocknb[cuda12])",
         ) from None
     return module
 
 
-@functools.cache
-def driver_api() -> ModuleType:
-    """CuPy's bindings of the driver API, for loading modules and launching kernels."""
-    cupy()
+def cupy_for(what: str) -> ModuleType:
+    """CuPy, for what torch does not offer: `what` begins the message of the LaunchError."""
+    try:
+        return cupy()
+    except LaunchError as error:
+        raise LaunchError(f"{what} needs CuPy, which is not installed", hint=error.hint) from None
+
+
+def api() -> Any:
+    """`cupy.cuda`; where CuPy is not installed, what launches use of it, made of torch and the driver (`torch_cuda.api`)."""
+    try:
+        return cupy().cuda
+    except LaunchError:
+        if not torch_cuda.available():
+            raise
+        return torch_cuda.api()
+
+
+def driver_api() -> Any:
+    """CuPy's bindings of the driver API, for loading modules and launching kernels; without CuPy those of `torch_cuda`."""
+    try:
+        cupy()
+    except LaunchError:
+        if not torch_cuda.available():
+            raise
+        return torch_cuda.driver_api()
     return importlib.import_module("cupy_backends.cuda.api.driver")
 
 
 @functools.cache
 def target(device: int) -> Target:
     """The target of a GPU: its own architecture, or else the newest one whose code runs on it. Raises Unsupported if there is none."""
-    capability = int(cupy().cuda.Device(device).compute_capability)
+    capability = int(api().Device(device).compute_capability)
     names = known()
     for name in (f"sm_{capability}a", f"sm_{capability}"):
         if name in names:
@@ -56,24 +80,25 @@ def target(device: int) -> Target:
 
 def device_of(address: int) -> int:
     """The number of the GPU that an address belongs to: the current one for address 0, which an empty array may have."""
-    runtime = cupy().cuda.runtime
+    runtime = api().runtime
     return int(runtime.pointerGetAttributes(address).device if address else runtime.getDevice())
 
 
 def wait_for(stream: int | None) -> None:
-    """Makes CuPy's current stream wait for a stream of the CUDA array interface; None needs no wait."""
+    """Makes the current stream wait for a stream of the CUDA array interface; None needs no wait."""
     if stream is not None:
-        current = cupy().cuda.get_current_stream().ptr
+        library = api()
+        current = library.get_current_stream().ptr
         if stream != current:
-            event = cupy().cuda.Event(disable_timing=True)
-            cupy().cuda.runtime.eventRecord(event.ptr, stream)
-            cupy().cuda.runtime.streamWaitEvent(current, event.ptr)
+            event = library.Event(disable_timing=True)
+            library.runtime.eventRecord(event.ptr, stream)
+            library.runtime.streamWaitEvent(current, event.ptr)
 
 
 def current_stream(library: str) -> Callable[[int], Any]:
-    """Returns a function from a device number to the current stream: a CuPy Stream, or for `library` "torch" the handle of torch's."""
+    """Returns a function from a device number to the current stream: an object with the handle as `ptr`; for "torch" the handle."""
     if library == "torch":
         import torch
 
         return torch._C._cuda_getCurrentRawStream
-    return cupy().cuda.get_current_stream
+    return api().get_current_stream

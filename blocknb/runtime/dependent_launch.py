@@ -56,7 +56,7 @@ def _driver() -> Callable[..., int]:
 def launch_dependent(
     function: int, x: int, y: int, z: int, threads: int, block_y: int, block_z: int, shared: int, stream: int, values: int, extra: int
 ) -> None:  # fmt: skip
-    """Launches a kernel as CuPy's `launchKernel` does, with the attribute. Raises CuPy's CUDADriverError."""
+    """Launches a kernel as CuPy's `launchKernel` does, with the attribute. Raises its CUDADriverError."""
     attribute = _Attribute(SERIALIZATION, b"", 1, b"")
     configuration = _Configuration(x, y, z, threads, block_y, block_z, shared, stream, ctypes.pointer(attribute), 1)
     if status := _driver()(ctypes.byref(configuration), function, values, extra or None):

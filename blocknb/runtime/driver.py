@@ -1,9 +1,9 @@
 """Launches kernels on a GPU: loads machine code with CuPy's bindings of the driver API and starts it on the current stream.
 
-CuPy manages memory, streams, events and contexts. A launch with torch tensors runs on torch's current stream, so neither library waits
-for the other. A `Launcher` prepares the kernel parameters and the launch configuration once per plan. A launch then packs its arguments
-into a buffer and makes one driver call. After a fault of a kernel, the next driver call returns the error and the context is lost. The
-message therefore names the kernels that were launched last.
+CuPy manages memory, streams, events and contexts; where it is not installed, torch does. A launch with torch tensors runs on torch's
+current stream, so neither library waits for the other. A `Launcher` prepares the kernel parameters and the launch configuration once per
+plan. A launch then packs its arguments into a buffer and makes one driver call. After a fault of a kernel, the next driver call returns the
+error and the context is lost. The message therefore names the kernels that were launched last.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class LaunchQueue:
 
     def __init__(self, device: int, library: str):
         self.device, self.library, self.current = device, library, cuda.current_stream(library)
-        runtime = cuda.cupy().cuda.runtime
+        runtime = cuda.api().runtime
         self.current_device, self.alone = runtime.getDevice, int(runtime.getDeviceCount()) == 1
 
     def handle(self) -> int:
@@ -120,7 +120,7 @@ class Launcher:
             self._without_clusters()(grid, raws, values)
             return
         if queue.current_device() != queue.device:
-            with cuda.cupy().cuda.Device(queue.device):
+            with cuda.api().Device(queue.device):
                 self(grid, raws, values)
             return
         packed = [raws[i] for i in self.positions]
@@ -146,7 +146,7 @@ class Launcher:
         except Exception as error:
             if retried or "INVALID_CONTEXT" not in str(error):
                 raise explain(error, kernel.name) from error
-            cuda.cupy().cuda.runtime.free(0)  # makes the context current in this thread
+            cuda.api().runtime.free(0)  # makes the context current in this thread
             self(grid, raws, values, retried=True)
         buffers.free.append(slots)
         self.note(kernel.name)
@@ -154,7 +154,7 @@ class Launcher:
 
 def _resident(function: Any, code: KernelCode, device: int) -> int:
     """The number of CTAs of a kernel that are resident on a device at a time."""
-    with cuda.cupy().cuda.Device(device):
+    with cuda.api().Device(device):
         fitting = cuda.driver_api().occupancyMaxActiveBlocksPerMultiprocessor(
             int(function.ptr), code.threads, code.shared_bytes
         )
@@ -162,7 +162,7 @@ def _resident(function: Any, code: KernelCode, device: int) -> int:
 
 
 def _multiprocessors(device: int) -> int:
-    return int(cuda.cupy().cuda.Device(device).attributes["MultiProcessorCount"])
+    return int(cuda.api().Device(device).attributes["MultiProcessorCount"])
 
 
 def _resident_ctas(grid: Grid, kernel: LoadedKernel) -> Grid:
@@ -217,9 +217,9 @@ def _converters(compiled: Compiled) -> list[tuple[int, Callable[[Any], Any]]]:
 
 
 def _load(compiled: Compiled, device: int) -> Any:
-    """Loads the kernel on a device and returns the CuPy Function. Without a cubin, the driver assembles the PTX."""
-    with cuda.cupy().cuda.Device(device):
-        module, begin = cuda.cupy().cuda.function.Module(), time.perf_counter()
+    """Loads the kernel on a device and returns its function, whose `ptr` is the handle. Without a cubin, the driver assembles the PTX."""
+    with cuda.api().Device(device):
+        module, begin = cuda.api().function.Module(), time.perf_counter()
         image = compiled.trace.artifacts.get("cubin") or compiled.trace.artifacts["ptx"].encode() + b"\0"
         try:
             module.load(image)
@@ -248,16 +248,16 @@ def _resources(function: Any, compiled: Compiled) -> Resources:
 
 def timed(device: int, library: str, start: Callable[[], None]) -> float:
     """Waits for the launches of `start` and returns their time in milliseconds, measured by events."""
-    with cuda.cupy().cuda.Device(device):
-        record, stream = cuda.cupy().cuda.runtime.eventRecord, LaunchQueue(device, library).handle()
-        begin, end = cuda.cupy().cuda.Event(), cuda.cupy().cuda.Event()
+    with cuda.api().Device(device):
+        record, stream = cuda.api().runtime.eventRecord, LaunchQueue(device, library).handle()
+        begin, end = cuda.api().Event(), cuda.api().Event()
         record(begin.ptr, stream)
         start()
         record(end.ptr, stream)
         try:
             end.synchronize()
             settled()
-            return cuda.cupy().cuda.get_elapsed_time(begin, end)
+            return cuda.api().get_elapsed_time(begin, end)
         except Exception as error:
             raise explain(error, _recent[-1] if _recent else "") from error
 

@@ -11,6 +11,7 @@ import functools
 from typing import Any, NamedTuple
 
 from blocknb.cpus import cpu_count
+from blocknb.runtime import torch_cuda
 from blocknb.target import Target
 
 #: The figures of a "multiprocessor" of the CPU: 32-bit registers, bytes of shared memory, threads of a warp.
@@ -36,9 +37,13 @@ class GPUTarget(NamedTuple):
     warp_size: int
 
 
-@functools.cache
 def has_gpu() -> bool:
-    """Whether CuPy is installed and sees a GPU."""
+    """Whether CuPy is installed and sees a GPU, or else torch, if it has been imported."""
+    return _cupy_sees_gpu() or torch_cuda.available()
+
+
+@functools.cache
+def _cupy_sees_gpu() -> bool:
     try:
         import cupy
 
@@ -51,9 +56,9 @@ def current_gpu() -> int | None:
     """The number of the current GPU, or None without a GPU."""
     if not has_gpu():
         return None
-    import cupy
+    from blocknb.runtime import cuda
 
-    return int(cupy.cuda.runtime.getDevice())
+    return int(cuda.api().runtime.getDevice())
 
 
 def current_target() -> GPUTarget:
@@ -83,7 +88,7 @@ def properties(device: int | None = None) -> dict[str, int]:
             "mem_clock_rate": 0,
             "mem_bus_width": 0,
         }
-    import cupy
+    from blocknb.runtime import cuda
 
-    found: dict[str, Any] = cupy.cuda.Device(device).attributes
+    found: dict[str, Any] = cuda.api().Device(current_gpu() if device is None else device).attributes
     return {name: int(found.get(attribute, 0)) for name, attribute in _ATTRIBUTES.items()}

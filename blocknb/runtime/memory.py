@@ -113,12 +113,13 @@ def array_of(data: Any, offset: int, view: StridedView) -> Any:
 
 def transfer(device: int, remote: int, host: int, size: int, back: bool) -> None:
     """Copies bytes from an address of a GPU to one of the host, or back, once the GPU is idle."""
-    import cupy
+    from blocknb.runtime import cuda
 
-    with cupy.cuda.Device(device) as gpu:
+    library = cuda.api()
+    with library.Device(device) as gpu:
         gpu.synchronize()
         if size:
-            runtime = cupy.cuda.runtime
+            runtime = library.runtime
             ends = (remote, host) if back else (host, remote)
             runtime.memcpy(*ends, size, runtime.memcpyHostToDevice if back else runtime.memcpyDeviceToHost)
 

@@ -38,13 +38,13 @@ class ReportBuffer:
     """The report buffer of one stream, in the memory of its device."""
 
     def __init__(self) -> None:
-        self.memory = cuda.cupy().cuda.alloc(8 * report.WORDS)
+        self.memory = cuda.api().alloc(8 * report.WORDS)
         self.lock = threading.Lock()
         forks.renewed(self, lock=threading.Lock)
         self.words = np.zeros(report.WORDS, np.int64)
 
     def clear(self, stream: int) -> None:
-        cuda.cupy().cuda.runtime.memsetAsync(self.memory.ptr, 0, 8 * report.HEADER, stream)
+        cuda.api().runtime.memsetAsync(self.memory.ptr, 0, 8 * report.HEADER, stream)
 
     def read(self, stream: int) -> np.ndarray:
         """Waits for the stream, copies the written records to the host, and returns the words."""
@@ -55,7 +55,7 @@ class ReportBuffer:
 
     def _copy(self, first: int, count: int, stream: int) -> None:
         if count:
-            runtime = cuda.cupy().cuda.runtime
+            runtime = cuda.api().runtime
             source, target = self.memory.ptr + 8 * first, self.words.ctypes.data + 8 * first
             runtime.memcpyAsync(target, source, 8 * count, _TO_HOST, stream)
             runtime.streamSynchronize(stream)
@@ -95,7 +95,7 @@ def starter(compiled: Compiled, device: int, positions: Sequence[int], library: 
     plan = code.shadow
     more = code.reports + 2 * len(code.extents) + (plan is not None)
     launch = driver.Launcher(compiled, device, [*positions, *range(count, count + more)], library, hidden=more)
-    api = cuda.cupy().cuda
+    api = cuda.api()
     pointers = {i: positions[i] for i in code.extents}
     if plan is not None:
         pointers = {i: positions[i] for i, (_, kind) in enumerate(parameters) if isinstance(kind, Pointer)}

@@ -432,7 +432,7 @@ class DeviceShadow(ShadowMemory):
         super().__init__(plan, arrays, grid)
 
     def make(self, size: int) -> int:
-        cupy = cuda.cupy()
+        cupy = cuda.cupy_for("checked='race' on a GPU")
         try:
             self.memory = cupy.cuda.alloc(size)
         except cupy.cuda.memory.OutOfMemoryError as error:

@@ -165,7 +165,7 @@ def encode_tiled() -> Callable[..., int]:
 @functools.cache
 def empty_array_memory(device: int) -> tuple[int, int, Any]:
     """For maps of empty arrays on a device: the address of a zero, an address for stores, and the owner of the memory."""
-    library, room = cuda.cupy().cuda, 256
+    library, room = cuda.api(), 256
     with library.Device(device):
         memory = library.alloc(2 * room)
         library.runtime.memset(memory.ptr, 0, room)

@@ -24,6 +24,7 @@ from blocknb.runtime.extents import byte_range, byte_strides, extent
 from blocknb.runtime.kinds import HOST
 
 POISON = np.frombuffer(bytes.fromhex("fbffe17f"), np.uint8)  # two bytes repeat in no host value of use
+_ON_GPU = "checked='init' on a GPU"
 
 
 @dataclass(eq=False)
@@ -42,7 +43,7 @@ class UnwrittenArray:
         size = self.high - self.low
         if self.device == HOST:
             return np.frombuffer(memoryview((ctypes.c_ubyte * size).from_address(self.low)), np.uint8)
-        cupy = cuda.cupy()
+        cupy = cuda.cupy_for(_ON_GPU)
         memory = cupy.cuda.UnownedMemory(self.low, size, self.array(), self.device)
         return cupy.ndarray((size,), np.uint8, cupy.cuda.MemoryPointer(memory, 0))
 
@@ -62,7 +63,7 @@ class UnwrittenArray:
     def _poison(self) -> Any:
         size = self.high - self.low
         poison = np.tile(POISON, -(-size // 4))[:size]
-        return poison if self.device == HOST else cuda.cupy().asarray(poison)
+        return poison if self.device == HOST else cuda.cupy_for(_ON_GPU).asarray(poison)
 
 
 _arrays: list[UnwrittenArray] = []
@@ -88,8 +89,8 @@ def uninitialized(array: Any) -> Any:
     if kind.readonly:
         raise LaunchError("uninitialized fills the array, and this one is read-only")
     host = kind.device < 0
-    with contextlib.nullcontext() if host else cuda.cupy().cuda.Device(kind.device):
-        flags = (np if host else cuda.cupy()).zeros(high - low, np.uint8)
+    with contextlib.nullcontext() if host else cuda.cupy_for(_ON_GPU).cuda.Device(kind.device):
+        flags = (np if host else cuda.cupy_for(_ON_GPU)).zeros(high - low, np.uint8)
         marked = UnwrittenArray(low, high, HOST if host else kind.device, weakref.ref(array, _forget), flags)
         marked.fill()
     with _lock:

@@ -136,14 +136,14 @@ class _GpuClock:
     """Measures with events on the stream of the call (see `current_stream`)."""
 
     def __init__(self) -> None:
-        import cupy
+        from blocknb.runtime import cuda
 
-        self.runtime, self.new_event = cupy.cuda.runtime, cupy.cuda.Event
-        self.elapsed = cupy.cuda.get_elapsed_time
-        self.flush = cupy.empty(FLUSH_BYTES, cupy.uint8)
+        library = cuda.api()
+        self.runtime, self.new_event, self.elapsed = library.runtime, library.Event, library.get_elapsed_time
+        self.flush = library.alloc(FLUSH_BYTES)
 
     def times(self, fn: Callable[[], Any], count: int, gradients: Sequence[Any] | None) -> list[float]:
-        stream, size, address = current_stream(), self.flush.nbytes, self.flush.data.ptr
+        stream, size, address = current_stream(), FLUSH_BYTES, self.flush.ptr
         begins, ends = ([self.new_event() for _ in range(count)] for _ in range(2))
         for begin, end in zip(begins, ends, strict=True):
             _drop(gradients)
@@ -156,17 +156,19 @@ class _GpuClock:
 
 
 def current_stream() -> int:
-    """The handle of the current stream: torch's if torch uses the GPU and its stream is not the default one, otherwise CuPy's."""
+    """The handle of the current stream: torch's if torch uses the GPU and its stream is not the default one, otherwise CuPy's.
+
+    Without CuPy it is always torch's."""
     import sys
 
-    import cupy
+    from blocknb.runtime import cuda
 
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
         stream = int(torch._C._cuda_getCurrentRawStream(torch.cuda.current_device()))
         if stream:
             return stream
-    return int(cupy.cuda.get_current_stream().ptr)
+    return int(cuda.api().get_current_stream().ptr)
 
 
 def _drop(gradients: Sequence[Any] | None) -> None:
@@ -180,7 +182,9 @@ def _drop(gradients: Sequence[Any] | None) -> None:
 def _graph_times(fn: Callable[[], Any], rep: float, gradients: Sequence[Any] | None) -> list[float]:
     import sys
 
-    import cupy
+    from blocknb.runtime import cuda
+
+    cupy = cuda.cupy_for("do_bench_cudagraph")
 
     torch: Any = sys.modules.get("torch")
     with_torch = torch is not None and torch.cuda.is_available()

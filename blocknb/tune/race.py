@@ -246,8 +246,14 @@ def _on(gpu: int | None) -> Iterator[None]:
     if gpu is None:
         yield
         return
-    import cupy
+    try:
+        import cupy
+    except ImportError:  # torch's stream is the current one already
+        from blocknb.runtime import cuda
 
+        with cuda.api().Device(gpu):
+            yield
+        return
     from blocknb.testing.benching import current_stream
 
     with cupy.cuda.Device(gpu), cupy.cuda.ExternalStream(current_stream()):

@@ -149,9 +149,9 @@ def device_kind(gpu: int | None) -> str:
     if gpu is None:
         count = host.thread_count()
         return f"{Target.parse('cpu')}, {count} thread{'s' * (count > 1)}"
-    import cupy
+    from blocknb.runtime import cuda
 
-    model = cupy.cuda.runtime.getDeviceProperties(gpu)["name"].decode()
+    model = cuda.api().runtime.getDeviceProperties(gpu)["name"].decode()
     return f"{model} (GPU)" if "GPU" not in model else model
 
 
@@ -168,16 +168,16 @@ def other_device(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str,
 @functools.cache
 def several_models() -> bool:
     """Whether this machine has GPUs of several models."""
-    import cupy
+    from blocknb.runtime import cuda
 
-    return len({device_kind(number) for number in range(cupy.cuda.runtime.getDeviceCount())}) > 1
+    return len({device_kind(number) for number in range(cuda.api().runtime.getDeviceCount())}) > 1
 
 
 def unique_name(gpu: int) -> str:
     """What identifies one GPU among all machines."""
-    import cupy
+    from blocknb.runtime import cuda
 
-    identity: str = cupy.cuda.runtime.getDeviceProperties(gpu)["uuid"].hex()
+    identity: str = cuda.api().runtime.getDeviceProperties(gpu)["uuid"].hex()
     return identity
 
 
@@ -186,11 +186,9 @@ def _machine(gpu: int | None) -> list[Any]:
     from blocknb.target import Target
 
     if gpu is not None:
-        import cupy
-
         from blocknb.runtime import cuda
 
-        target, runtime = cuda.target(gpu), cupy.cuda.runtime
+        target, runtime = cuda.target(gpu), cuda.api().runtime
         model = runtime.getDeviceProperties(gpu)["name"]
         versions = cache.environment_parts(toolchain.find_ptxas(target))
         return [str(target), model, runtime.driverGetVersion(), versions]

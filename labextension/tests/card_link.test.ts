@@ -64,7 +64,8 @@ describe('a link shows the state that it was made from:', () => {
     ['scale', 'v1;resources;target:cpu%3Arocketlake'],
     ['scale', 'v1;tiles;target:sm_90a;access:1;program:0;show:lane'],
     ['learn', 'v1;launch;target:sm_90a;by:program;step:2'],
-    ['learn', 'v1;step;target:sm_90a;program:0;beside:3;step:4;value:at.5'],
+    ['learn', 'v1;step;target:sm_90a;program:0;compare:3;step:4;value:at.5'],
+    ['learn', 'v1;step;target:sm_90a;program:0;compare:3;step:4;value:at.5.compare'],
     ['learn', 'v1;footprint;target:sm_90a;map:1'],
     ['scale', 'v1;history;target:sm_90a;projector:on'],
   ];
@@ -79,6 +80,16 @@ describe('a link shows the state that it was made from:', () => {
     expect(notice(root)).toBe('');
     card.dispose();
   });
+});
+
+test('a link of version 0.2 names the second program in its own word', async () => {
+  const { card } = shown(fixture('learn'));
+  card.open(readTarget('v1;step;target:sm_90a;program:0;beside:3;step:4;value:at.5.beside'));
+  await until(
+    () => targetText(card.now()),
+    (text) => text === 'v1;step;target:sm_90a;program:0;compare:3;step:4;value:at.5.compare',
+  );
+  card.dispose();
 });
 
 describe('a stale link leads to the nearest state, and says so:', () => {

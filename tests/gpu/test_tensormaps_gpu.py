@@ -119,7 +119,7 @@ def launcher() -> driver.Launcher:
         pytest.skip("the machine code is for compute capability 9.0")
     code = KernelCode("boxes", PARAMETERS, frozenset(), frozenset(), 32, 0, maps=MAPS, launch_kind="persistent")
     compiled: Any = SimpleNamespace(
-        code=code, parameters=PARAMETERS, name="boxes", artifacts={"ptx": PTX}, trace=SimpleNamespace(milliseconds={})
+        code=code, parameters=PARAMETERS, name="boxes", trace=SimpleNamespace(milliseconds={}, artifacts={"ptx": PTX})
     )
     return driver.Launcher(compiled, 0, range(len(PARAMETERS)), "")
 

@@ -103,13 +103,14 @@ def train(ours: bool, seed: int, steps: int, device: str = "cpu", compiled: bool
         torch.manual_seed(seed)
         model.load_state_dict(SmallGPT(False).state_dict())
     model = model.to(device, torch.bfloat16)
-    text, generator = corpus(), torch.Generator().manual_seed(seed)
+    text, generator = corpus().cpu(), torch.Generator().manual_seed(seed)  # one text for all devices
+    offsets = torch.arange(LENGTH + 1, device="cpu")
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
     run = torch.compile(model, fullgraph=True) if compiled else model
     losses = []
     for _ in range(steps):
-        at = torch.randint(0, len(text) - LENGTH - 1, (BATCH, 1), generator=generator) + torch.arange(LENGTH + 1)
-        loss = run(text[at].to(device))
+        at = torch.randint(0, len(text) - LENGTH - 1, (BATCH, 1), generator=generator, device="cpu")
+        loss = run(text[at + offsets].to(device))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -145,6 +145,7 @@ def test_it_works_where_the_import_of_triton_raises_also_from_a_cache_and_leaves
     found = answer_of(
         textwrap.dedent(REFUSED) + f"PROGRAMS = {programs!r}\n" + textwrap.dedent(IN_FORKS),
         TORCHINDUCTOR_CACHE_DIR=str(tmp_path),
+        CUDA_VISIBLE_DEVICES="",  # all tensors are the CPU's, and a fork of a process that has seen a GPU cannot use it
     ).splitlines()
     assert len(found) == 4 and "kernels" in found[0] and "kernels" in found[2]
     assert found[1] == found[3] and "aten." in found[1]

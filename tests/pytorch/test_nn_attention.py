@@ -122,6 +122,71 @@ def test_gradients_pass_gradcheck_in_float64(given: dict[str, Any]) -> None:
     assert torch.autograd.gradcheck(lambda q, k, v: nn.attention(q, k, v, enable_gqa=True, **given), tuple(inputs))
 
 
+MORE = {
+    "causal": {"is_causal": True, "shift": 2},
+    "window and soft cap": {"is_causal": True, "window": 9, "soft_cap": 1.5},
+    "alibi and lengths": {"alibi_slopes": torch.tensor([0.5, 0.25, 0.1, 0.0]).to(DEVICE), "lengths": torch.tensor([5, 66]).to(DEVICE)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shape", "more", "dtype"),
+    [
+        pytest.param((B, H, QUERIES, KEYS), {}, torch.float32, marks=pytest.mark.full),
+        ((1, H, QUERIES, KEYS), MORE["window and soft cap"], torch.float64),
+        pytest.param((H, QUERIES, KEYS), {}, torch.float32, marks=pytest.mark.full),
+        pytest.param((B, 1, QUERIES, KEYS), MORE["causal"], torch.float32, marks=pytest.mark.full),
+        ((QUERIES, KEYS), MORE["alibi and lengths"], torch.float64),
+        ((B, 1, 1, KEYS), {}, torch.float32),
+        pytest.param((H, QUERIES, 1), {}, torch.float64, marks=pytest.mark.full),
+        pytest.param((1,), {}, torch.float64, marks=pytest.mark.full),
+    ],
+    ids=str,
+)
+def test_a_floating_mask_gets_the_gradient_of_float64(shape: tuple[int, ...], more: Any, dtype: Any) -> None:
+    """Also where the mask hides keys, and where the position hides whole tiles."""
+    inputs, weights = qkv(), random(B, H, QUERIES, WIDTH).detach()
+    mask = random(*shape).detach()
+    if shape[-1] == KEYS:
+        mask[..., 3::7] = torch.finfo(torch.float32).min  # hidden keys; each query sees others
+    mask.requires_grad_()
+    wanted = torch.autograd.grad((exact(*inputs, mask, **more) * weights).sum(), (*inputs, mask))
+    given = [t.detach().to(dtype).requires_grad_() for t in (*inputs, mask)]
+    out = nn.attention(*given[:3], given[3], enable_gqa=True, **more)
+    found = torch.autograd.grad((out * weights.to(dtype)).sum(), given)
+    limit = 1e-10 if dtype == torch.float64 else 1e-5
+    for one, other in zip(found, wanted, strict=True):
+        assert one.shape == other.shape and one.dtype == dtype
+        assert (one.double() - other).norm() <= limit * max(
+            other.norm(), 1.0
+        )  # a number for all keys of a query changes nothing
+    (alone,) = torch.autograd.grad((nn.attention(*(t.detach() for t in given[:3]), given[3], enable_gqa=True, **more)
+                                    * weights.to(dtype)).sum(), given[3])  # fmt: skip
+    assert torch.equal(alone, found[3])
+
+
+def test_a_relative_position_bias_trains_in_16_bits_and_compiles() -> None:
+    """T5's bias: a table of numbers by distance and head, gathered to (1, heads, queries, keys), against torch's attention."""
+    table = random(2 * QUERIES, H, dtype=torch.float32)
+    places = torch.arange(QUERIES, device=DEVICE)[:, None] - torch.arange(QUERIES, device=DEVICE)[None] + QUERIES
+    q, k, v = (t.detach() for t in qkv(torch.bfloat16, QUERIES, QUERIES))
+
+    def loss(attend: Any, table: Tensor) -> Tensor:
+        bias = table[places].permute(2, 0, 1)[None]
+        return attend(q, k, v, bias.to(q.dtype), enable_gqa=True, scale=1.0).float().square().sum()
+
+    (wanted,) = torch.autograd.grad(loss(F.scaled_dot_product_attention, table), table)
+    (found,) = torch.autograd.grad(loss(nn.attention, table), table)
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    (again,) = torch.autograd.grad(compiled(nn.attention, table), table)
+    exactly = table.detach().double().requires_grad_()
+    wide = [t.double() for t in (q, k, v)]
+    bias = exactly[places].permute(2, 0, 1)[None]
+    (true,) = torch.autograd.grad(exact(*wide, bias, scale=1.0).square().sum(), exactly)
+    theirs = (wanted.double() - true).norm()
+    assert (found.double() - true).norm() <= 2 * theirs and (again.double() - true).norm() <= 2 * theirs
+
+
 def test_empty_batches_queries_and_keys_give_zeros() -> None:
     for shapes in (((0, 2, 3, 8), (0, 2, 4, 8)), ((1, 2, 0, 8), (1, 2, 4, 8)), ((1, 2, 3, 8), (1, 2, 0, 8))):
         for given in ({}, {"is_causal": True, "window": 2}):
@@ -198,8 +263,10 @@ def test_wrong_options_are_one_clear_error() -> None:
     for given, message in (
         ({"dropout_p": 0.1}, "has no dropout"),
         ({"window": 3}, "pass is_causal=True"),
-        ({"attn_mask": torch.zeros(4, 4, requires_grad=True)}, "`attn_mask` gets no gradient: pass attn_mask.detach"),
-        ({"alibi_slopes": torch.zeros(2, requires_grad=True)}, "`alibi_slopes` gets no gradient"),
+        (
+            {"alibi_slopes": torch.zeros(2, requires_grad=True)},
+            "`alibi_slopes` gets no gradient.*the bias as attn_mask",
+        ),
         ({"attn_mask": torch.zeros(4, 4).long()}, "`attn_mask` is torch.int64.*attn_mask.bool"),
         (
             {"attn_mask": torch.zeros(3, 4).bool()},

@@ -10,6 +10,7 @@ pytest.importorskip("torch.library", reason="torch is not installed; `make test-
 
 import torch
 from test_ops import cube, launch, random, square
+from torch_device import DEVICE
 
 import blocknb
 from blocknb.torch import nn
@@ -99,7 +100,7 @@ def test_without_a_rule_forward_mode_is_an_error_that_names_the_way() -> None:
 
 def test_layers_whose_gradient_is_linear_in_tensors_have_forward_mode() -> None:
     weight, t = random(5, 3, dtype=torch.float64), random(5, 3, dtype=torch.float64)
-    ids = torch.tensor([1, 4, 1])
+    ids = torch.tensor([1, 4, 1], device=DEVICE)
     found = torch.func.jvp(lambda w: nn.embedding(ids, w), (weight,), (t,))
     torch.testing.assert_close(found, (weight[ids], t[ids]))
 

@@ -21,6 +21,8 @@ ENTRY_POINT = "[torch_dynamo_backends]\nblocknb = blocknb.torch.inductor.backend
 @pytest.fixture
 def demo(tmp_path, monkeypatch):
     """scripts/demo.py, which writes the executed notebooks and all caches to a folder of the test."""
+    for package in ("nbformat", "nbclient", "nbconvert", "ipykernel"):
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'blocknb[demo]'")
     spec = importlib.util.spec_from_file_location("demo", ROOT / "scripts" / "demo.py")
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "demo", module)

@@ -123,24 +123,19 @@ def test_configurations_with_another_hook_or_option_are_another_search(
     assert seen == [0, 0]
 
 
-@pytest.mark.parametrize("interrupted", [False, True])
-def test_a_dropped_kernel_is_collected_with_its_searches(interrupted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    race_without_clock(monkeypatch, interrupted)
+@pytest.fixture
+def tuned(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """A kernel after a search, and the array of its launch. With True as the parameter, an interrupt has ended the search."""
+    race_without_clock(monkeypatch, interrupted=getattr(request, "param", False))
     kernel, x = blocknb.kernel(plus_one), np.zeros(64, np.float32)
     with contextlib.suppress(KeyboardInterrupt):
         kernel.tune(x, x.copy(), 64, grid=grid, configs=CONFIGS)
-    alive = weakref.ref(kernel)
-    del kernel
-    gc.collect()
-    assert alive() is None
+    return {"kernel": kernel, "array": x}
 
 
-def test_a_finished_search_keeps_no_array_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    race_without_clock(monkeypatch, interrupted=False)
-    kernel, x = blocknb.kernel(plus_one), np.zeros(64, np.float32)
-    kernel.tune(x, x.copy(), 64, grid=grid, configs=CONFIGS)
-    alive = weakref.ref(x)
-    del x
+@pytest.mark.parametrize(("tuned", "what"), [(False, "kernel"), (True, "kernel"), (False, "array")], indirect=["tuned"])
+def test_a_search_keeps_neither_its_kernel_nor_an_array_alive(tuned: dict[str, Any], what: str) -> None:
+    alive = weakref.ref(tuned.pop(what))
     gc.collect()
     assert alive() is None
 

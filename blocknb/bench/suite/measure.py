@@ -184,13 +184,22 @@ class MeasuringSession:
             case _:
                 refuse_unknown([peer])
 
-    def has(self, peer: str, benchmark: SuiteBenchmark) -> bool:
-        """Whether the peer implements the benchmark. torch.compile is no peer of matrix products, and a copy only of those that name it."""
+    def absent(self, peer: str, benchmark: SuiteBenchmark) -> str:
+        """Why a peer does not measure a benchmark: "" if it does, and "none" if it does not implement it.
+
+        torch.compile is no peer of matrix products, and a copy only of those that name it. Triton needs a configuration to search."""
         if benchmark.flops is not None and peer in (COPY, COMPILED) and peer not in benchmark.peers:
-            return False
-        if peer == TRITON and benchmark.variants and TRITON not in benchmark.variants:
-            return False
-        return peer not in self.functions or benchmark.name in self.functions[peer]
+            return "none"
+        if peer == TRITON and not (
+            TRITON in benchmark.variants if benchmark.variants else tuple(benchmark.sweep(benchmark.cpu[0]))
+        ):
+            return "none"
+        if peer not in self.functions:
+            return ""
+        if benchmark.name not in self.functions[peer]:
+            return "none"
+        only_gpu = getattr(self.functions[peer][benchmark.name], "only_gpu", "")
+        return only_gpu if self.device == "cpu" or self.torch_device == "cpu" else ""
 
     def make(self, dtype: str) -> Make:
         if self.device == "cpu":
@@ -352,8 +361,8 @@ def measure(
     before(bench)
     calls: dict[str, Call] = {}
     for peer in (OURS, *(peer for peer in session.columns(benchmark) if peer != CEILING)):
-        if not session.has(peer, benchmark):
-            row.problems[peer] = "none"
+        if reason := session.absent(peer, benchmark):
+            row.problems[peer] = reason
             continue
         try:
             config = best(bench, peer) if bench.searched(peer) else None

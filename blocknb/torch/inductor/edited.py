@@ -8,7 +8,6 @@ has captured hold the kernel of their capture.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -291,9 +290,8 @@ def _original(generated: launched.GeneratedKernel, autotuner: Any) -> tuple[Any,
 
 
 def _check_options(autotuner: Any) -> dict[str, Any]:
-    """Options that find accesses outside arrays. They are the default on the CPU; on a GPU reports need CuPy."""
-    on_gpu = autotuner.device_props.type != "cpu"
-    return {"checked": True} if on_gpu and importlib.util.find_spec("cupy") is not None else {}
+    """Options that find accesses outside arrays. They are the default on the CPU."""
+    return {"checked": True} if autotuner.device_props.type != "cpu" else {}
 
 
 # ---- runs on kept arguments ------------------------------------------------------------------------------------------------

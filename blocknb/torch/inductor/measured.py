@@ -18,7 +18,7 @@ from blocknb.language.types import Pointer
 from blocknb.profile import ceilings
 from blocknb.profile.replay import work_of
 from blocknb.profile.roof import nearest
-from blocknb.profile.timing import EventClock, Timing, clock_of, interleaved
+from blocknb.profile.timing import Timing, TorchClock, clock_of, interleaved
 from blocknb.profile.work import Work
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.kinds import HOST
@@ -65,22 +65,6 @@ def known_ceilings(device: int) -> Any:
         return ceilings.known(device)
     except (ImportError, KernelError):  # the name of a GPU comes from CuPy, which may be missing
         return None
-
-
-class TorchClock(EventClock):
-    """The clock of a GPU with events and memory of torch, on its current stream."""
-
-    def fill(self) -> None:
-        self.flush.fill_(1)
-
-    def opened(self, size: int) -> tuple[Any, Any, Any]:
-        import torch
-
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-        return torch.empty(size, dtype=torch.uint8, device="cuda") if size else None, *events
-
-    def elapsed(self) -> float:
-        return float(self.begin.elapsed_time(self.end))
 
 
 @dataclass(eq=False)

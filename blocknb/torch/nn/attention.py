@@ -13,7 +13,11 @@ import torch
 from torch import Tensor
 
 from blocknb import kernels
-from blocknb.kernels.masked_attention import masked_attention, masked_attention_backward
+from blocknb.kernels.masked_attention import (
+    masked_attention,
+    masked_attention_backward,
+    masked_attention_mask_gradient,
+)
 from blocknb.torch.nn.shapes import check_floating, sums_dtype
 from blocknb.torch.ops import launch, torch_op
 
@@ -62,7 +66,7 @@ def _masked_attention(
     q, k, v = map(_last_contiguous, (q, k, v))
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     logsumexp = torch.empty(q.shape[:3], dtype=sums_dtype(q), device=q.device)
-    options = _options(mask, lengths, slopes, causal, scale, shift, window, soft_cap, tf32)
+    options = _options(q, k, mask, lengths, slopes, causal, scale, shift, window, soft_cap, tf32)
     launch(functools.partial(masked_attention, **options), q, k, v, out, logsumexp)
     return out, logsumexp
 
@@ -75,20 +79,43 @@ def _masked_attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     q, k, v, dout = map(_last_contiguous, (q, k, v, dout))
     found = tuple([torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)])
-    options = _options(mask, lengths, slopes, causal, scale, shift, window, soft_cap, tf32)
+    options = _options(q, k, mask, lengths, slopes, causal, scale, shift, window, soft_cap, tf32)
     launch(functools.partial(masked_attention_backward, **options), q, k, v, out, logsumexp, dout, *found)
     return found
+
+
+@torch_op("blocknb::masked_attention_mask_gradient")
+def _mask_gradient(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, lengths: Tensor | None, slopes: Tensor | None, causal: bool,
+    scale: float | None, shift: int, window: int | None, soft_cap: float | None, tf32: bool, out: Tensor, logsumexp: Tensor,
+    dout: Tensor,
+) -> Tensor:  # fmt: skip
+    """The gradient of an added mask, like the mask."""
+    q, k, v, dout = map(_last_contiguous, (q, k, v, dout))
+    shape = (*mask.shape[:2], q.shape[2], k.shape[2])
+    found = torch.empty(shape, dtype=logsumexp.dtype, device=q.device)
+    options = _options(q, k, mask, lengths, slopes, causal, scale, shift, window, soft_cap, tf32)
+    launch(functools.partial(masked_attention_mask_gradient, **options), q, k, v, out, logsumexp, dout, found)
+    return found.sum_to_size(mask.shape).to(mask.dtype)
 
 
 @_masked_attention.backward(save=("q", "k", "v", "mask", "lengths", "slopes", 0, 1), undifferentiable=(1,))
 def _(saved: Any, dout: Tensor) -> Any:
     given = [getattr(saved, name) for name in _masked_attention.parameters]
-    return _masked_attention_backward(*given, *saved.outputs, dout)
+    found = {}
+    if "mask" in saved.needs:
+        found["mask"] = _mask_gradient(*given, *saved.outputs, dout)
+    if saved.needs & {"q", "k", "v"}:
+        found |= zip("qkv", _masked_attention_backward(*given, *saved.outputs, dout), strict=True)
+    return found
 
 
 def _options(
-    mask: Any, lengths: Any, slopes: Any, causal: bool, scale: Any, shift: int, window: Any, soft_cap: Any, tf32: bool
-) -> dict[str, Any]:
+    q: Tensor, k: Tensor, mask: Any, lengths: Any, slopes: Any, causal: bool, scale: Any, shift: int, window: Any, soft_cap: Any,
+    tf32: bool,
+) -> dict[str, Any]:  # fmt: skip
+    if mask is not None:
+        mask = mask.expand(*q.shape[:3], k.shape[2])
     return {
         "mask": mask, "lengths": lengths, "alibi_slopes": slopes, "causal": causal, "scale": scale, "shift": shift,
         "window": window, "soft_cap": soft_cap, "input_precision": _precision(tf32),
@@ -124,13 +151,13 @@ def attention(
     broadcasts to (batch, heads, queries, keys). With `is_causal`, query i sees keys 0 to i + `shift`; keys - queries is the shift of a KV
     cache. `window`, with `is_causal`, is the number of keys up to there that a query sees. `soft_cap` makes each score
     cap tanh(score / cap), before masks. `alibi_slopes` (heads,) adds -slope |position - key|. `lengths`, int32 or int64 (batch,), is the
-    number of keys of each sequence. A query that sees no key gets zeros. Masks and slopes get no gradient.
+    number of keys of each sequence. A query that sees no key gets zeros. A floating mask gets a gradient, and slopes get none.
 
     With `enable_gqa`, consecutive heads of q share one head of k and v. A head has 8 to 256 elements. `scale` is 1 / sqrt(head) by default.
     Inside `torch.autocast`, q, k and v are cast to its dtype, as torch does. Products of fp32 on a GPU use TF32 only if
     `torch.backends.cuda.matmul.allow_tf32` or `torch.set_float32_matmul_precision` say so, as torch's own do. On some GPUs the gradient of
     q is added up in memory, and its last bits differ from run to run, unless `torch.use_deterministic_algorithms(True)` is set; with a
-    mask or another option they never differ. Raises ValueError for other shapes and dtypes, and for a mask that requires a gradient.
+    mask or another option they never differ. Raises ValueError for other shapes and dtypes, and for slopes that require a gradient.
     """
     check_floating("attention", q=q, k=k, v=v)
     if dropout_p:
@@ -139,10 +166,10 @@ def attention(
         raise ValueError(f"attention: q has {q.shape[1]} heads and k {k.shape[1]}: pass enable_gqa=True")
     if window is not None and not is_causal:
         raise ValueError("attention: a window counts keys up to a query's position: pass is_causal=True")
-    for name, value in (("attn_mask", attn_mask), ("alibi_slopes", alibi_slopes)):
-        if value is not None and value.requires_grad:
-            hint = "torch's scaled_dot_product_attention gives a mask a gradient"
-            raise ValueError(f"attention: `{name}` gets no gradient: pass {name}.detach(), or use another one: {hint}")
+    if alibi_slopes is not None and alibi_slopes.requires_grad:
+        raise ValueError(
+            "attention: `alibi_slopes` gets no gradient: pass alibi_slopes.detach(), or the bias as attn_mask, which gets one"
+        )
     if torch.is_autocast_enabled(q.device.type) and q.dtype != torch.float64:
         q, k, v = (x.to(torch.get_autocast_dtype(q.device.type)) for x in (q, k, v))
     options = attn_mask, lengths, alibi_slopes, window, soft_cap
@@ -155,7 +182,8 @@ def attention(
 
 
 def _mask(mask: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    """A mask as the kernels take it, without a copy where the dtype fits. Raises ValueError for another shape or dtype."""
+    """A mask of four axes as the kernels take it, without a copy where the dtype fits; an axis may be 1. Raises ValueError for another
+    shape or dtype."""
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise ValueError(
             f"attention: `attn_mask` is {mask.dtype}, but it must be bool or floating: pass attn_mask.bool()"
@@ -173,7 +201,7 @@ def _mask(mask: Tensor, q: Tensor, k: Tensor) -> Tensor:
         mask = mask.view(torch.uint8)
     elif mask.dtype == torch.float64 and q.dtype != torch.float64:
         mask = mask.float()
-    return mask.expand(shape)
+    return mask[(None,) * (4 - mask.dim())]
 
 
 def hugging_face_attention(

@@ -1,4 +1,7 @@
-/** How links name what the Step view shows: its programs, the executed line by its number, and a value by its name and line. */
+/**
+ * How links name what the Step view shows: its programs, the executed line by its number, and a value by its name and line. Links of
+ * version 0.2 name the second program `beside`.
+ */
 
 import { type LinkParts, numberIn } from '../link_target';
 import type { StepFacts } from '../teaching';
@@ -15,9 +18,9 @@ export function stepParts(facts: StepFacts, at: number, chosen: ChosenValue | nu
   const [first, second] = facts.runs;
   return {
     program: String(first.program),
-    ...(second && { beside: String(second.program) }),
+    ...(second && { compare: String(second.program) }),
     step: String(at),
-    ...(chosen && { value: `${chosen.name}.${chosen.line}${chosen.run ? '.beside' : ''}` }),
+    ...(chosen && { value: `${chosen.name}.${chosen.line}${chosen.run ? '.compare' : ''}` }),
   };
 }
 
@@ -28,13 +31,14 @@ export function otherPrograms(
   missing: (sentence: string) => void,
 ): number[] | null {
   const last = facts.grid.reduce((a, b) => a * b, 1) - 1;
-  const found = ['program', 'beside'].flatMap((name) => numberIn(parts, name, last, missing) ?? []);
+  const second = 'compare' in parts ? 'compare' : 'beside';
+  const found = ['program', second].flatMap((name) => numberIn(parts, name, last, missing) ?? []);
   const shown = facts.runs.map((run) => run.program);
   return found.every((program, i) => program === shown[i]) ? null : found;
 }
 
 /** Reads a value of a link. */
 export function valueIn({ value = '' }: LinkParts): ChosenValue | null {
-  const [, name, line, beside] = /^(.+?)\.(\d{1,9})(\.beside)?$/.exec(value) ?? [];
-  return name ? { run: beside ? 1 : 0, name, line: Number(line) } : null;
+  const [, name, line, second] = /^(.+?)\.(\d{1,9})(\.compare|\.beside)?$/.exec(value) ?? [];
+  return name ? { run: second ? 1 : 0, name, line: Number(line) } : null;
 }
