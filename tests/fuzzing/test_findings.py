@@ -36,7 +36,7 @@ def exit_status(script: str, folder: Path, prepare: str = "") -> int:
 
 def first_failure(prepare: str, first: int, count: int, tmp_path: Path) -> tuple[run.Findings, FuzzOptions]:
     """Reduces the first kernel with a wrong result. A fault in an address can also show as a refused kernel, which is passed over."""
-    options = FuzzOptions(9, Setup(prepare=prepare), first=first, count=count, out=str(tmp_path), patience=6.0)
+    options = FuzzOptions(9, Setup(prepare=prepare), first=first, count=count, out=str(tmp_path), patience=60.0)
     found = run.collect(options)
     wrong = [number for number, outcome in found.failed.items() if outcome.kind == "wrong"]
     assert wrong, found.summary()
