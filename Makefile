@@ -219,7 +219,7 @@ $(PACKAGE): $(DEMO) pyproject.toml
 	SKIP_JUPYTER_BUILDER=1 $(EDITABLE)
 	@touch $@
 
-LABEXTENSION := $(shell find labextension/src -type f) package.json yarn.lock tsconfig.json labextension/install.json
+LABEXTENSION := $(shell find labextension/src labextension/style -type f) labextension/viewer.config.mts package.json yarn.lock tsconfig.json labextension/install.json
 $(BLOCKNB): $(DEPS) pyproject.toml $(LABEXTENSION)
 	@rm -rf labextension/dist
 	$(EDITABLE)

@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT / "tests" / "browser"), str(ROOT)]
 import pictures  # noqa: E402
 import softmax  # noqa: E402
 from browser import Browser, find  # noqa: E402
-from laboratory import MIME, Lab  # noqa: E402
+from laboratory import MIME, THEMES, VIEWS, Lab  # noqa: E402
 
 OPTIONS = f"{softmax.CHECK} --sweep BLOCK=1024,2048,4096 --baseline np.exp(x) --without coalesce"
 OPTIONS += " --launch-view --step 0 --footprint"
@@ -40,9 +40,9 @@ def main() -> int:
         lab = Lab(Path(place))
         try:
             studio = pictures.Studio(lab, lab.page(browser))
-            for theme in pictures.THEMES:
+            for theme in THEMES:
                 studio.theme(theme)
-                for what in (*pictures.HEADERS, *pictures.VIEWS):
+                for what in (*pictures.HEADERS, *VIEWS):
                     for shot, picture in studio.take(what, theme):
                         pictures.store(shot, picture)
         finally:

@@ -1,4 +1,4 @@
-"""Checks a card's document against the page's schema: the interfaces and types of schema.ts, parts.ts and *_part.ts in labextension/src/core/.
+"""Checks a card's document against the page's schema: the types of schema.ts, parts.ts and *_part.ts in labextension/src/core/.
 
 The reader understands the part of TypeScript that these files use: interfaces, `extends Omit<...>`, aliases, unions of literals, arrays,
 tuples, `Record`, `Partial` and inline objects. A document may have no fields that the schema lacks. Every blob must be readable, and every

@@ -9,13 +9,12 @@ import time
 
 import pytest
 from browser import eventually
-from laboratory import ROOT
+from laboratory import ROOT, THEMES, change_theme
 from softmax import LAUNCH
 
 from blocknb import learn
 
 AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
-THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 OWN = (
     "Code",
     "Passes",
@@ -101,12 +100,9 @@ def compared(card):
 
 @pytest.fixture(params=sorted(THEMES))
 def theme(request, page):
-    change = "(theme) => jupyterapp.commands.execute('apputils:change-theme', { theme })"
-    page.run(change, THEMES[request.param])
-    page.until("(theme) => document.body.dataset.jpThemeName === theme", THEMES[request.param])
+    change_theme(page, request.param)
     yield request.param
-    page.run(change, THEMES["light"])
-    page.until("(theme) => document.body.dataset.jpThemeName === theme", THEMES["light"])
+    change_theme(page, "light")
 
 
 def problems_of(card):
