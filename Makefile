@@ -48,6 +48,7 @@ help:
 	@echo "make course     copy the course to COURSE (~/blocknb-course), and open its first notebook"
 	@echo "make docs       build the documentation site in build/site: runs the notebooks, and checks all links"
 	@echo "make docs-check the same without running notebooks: their pages have the saved outputs"
+	@echo "make install    install everything into .venv, and build the lab extension; the other targets do it, too"
 	@echo "make test       install, lint, all quick tests       make test-full   the slow ones and PyTorch too"
 	@echo "make test-torch the tests of blocknb.torch, with torch's build for the CPU (downloads 372 MiB)"
 	@echo "make test-aarch64  a sample of the CPU tests on an emulated Arm machine (apt-get, no root, half an hour)"
@@ -219,7 +220,7 @@ $(PACKAGE): $(DEMO) pyproject.toml
 	SKIP_JUPYTER_BUILDER=1 $(EDITABLE)
 	@touch $@
 
-LABEXTENSION := $(shell find labextension/src -type f) package.json yarn.lock tsconfig.json labextension/install.json
+LABEXTENSION := $(shell find labextension/src labextension/style -type f) labextension/viewer.config.mts package.json yarn.lock tsconfig.json labextension/install.json
 $(BLOCKNB): $(DEPS) pyproject.toml $(LABEXTENSION)
 	@rm -rf labextension/dist
 	$(EDITABLE)

@@ -2,14 +2,16 @@
 
     python scripts/fixtures.py [FOLDER]
 
-Run `make format` after it, because prettier formats the files; labextension/tests/fixtures/make_tiles.py writes tiles.json. A Python test
-runs this and compares the structure of its output with that of the files, so that they cannot become outdated. The documents are always
-complete: no page is present that could request parts later, and this process has no other kernels, so the history contains only its own.
+Prettier formats the files; labextension/tests/fixtures/make_tiles.py writes tiles.json. A Python test runs this and compares the structure
+of its output with that of the files, so that they cannot become outdated. The times in them differ after each run. The documents are
+always complete: no page is present that could request parts later, and this process has no other kernels, so the history contains only
+its own.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -128,6 +130,18 @@ def main(folder: Path = FOLDER) -> None:
         text = json.dumps(made, ensure_ascii=False, separators=(",", ":"))
         (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
         print(f"{name}: {len(text)} characters")
+    if folder == FOLDER:
+        tidy()
+
+
+def tidy() -> None:
+    """Formats the files of the tree as `make lint` demands."""
+    prettier, node = ROOT / "node_modules" / "prettier" / "bin" / "prettier.cjs", Path(sys.executable).with_name("node")
+    if not prettier.is_file():
+        print("prettier is missing: run make format, which installs it")
+        return
+    command = [str(node) if node.exists() else "node", str(prettier), "--write", "--log-level", "warn", str(FOLDER)]
+    subprocess.run(command, cwd=ROOT, check=True)
 
 
 if __name__ == "__main__":

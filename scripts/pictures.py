@@ -1,13 +1,15 @@
 """Takes the stored pictures of the card again (tests/browser/pictures/), after a wanted change of its look.
 
     python scripts/pictures.py              # takes the pictures of the stored document
-    python scripts/pictures.py --document   # compiles and measures a new document first
+    python scripts/pictures.py Passes Code  # those of some views only
+    python scripts/pictures.py --document   # compiles and measures a new document first, as a new view needs
 
 The extension must be built (`jlpm build`). Look at the pictures before you commit them.
 """
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import sys
@@ -21,7 +23,7 @@ sys.path[:0] = [str(ROOT / "tests" / "browser"), str(ROOT)]
 import pictures  # noqa: E402
 import softmax  # noqa: E402
 from browser import Browser, find  # noqa: E402
-from laboratory import MIME, Lab  # noqa: E402
+from laboratory import MIME, THEMES, VIEWS, Lab  # noqa: E402
 
 OPTIONS = f"{softmax.CHECK} --sweep BLOCK=1024,2048,4096 --baseline np.exp(x) --without coalesce"
 OPTIONS += " --launch-view --step 0 --footprint"
@@ -31,7 +33,14 @@ run_step(matmul, STEPS[-1], *(np.zeros((256, 256), np.float16) for _ in range(3)
 
 def main() -> int:
     """Writes the pictures, and with `--document` the document that they show."""
-    if "--document" in sys.argv[1:]:
+    every = (*pictures.HEADERS, *VIEWS)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="VIEW", help=f"all by default: {', '.join(every)}")
+    parser.add_argument("--document", action="store_true", help="compile and measure a new document first")
+    given = parser.parse_args()
+    if unknown := set(given.names) - set(every):
+        parser.error(f"no view {', '.join(sorted(unknown))}: VIEWS of tests/browser/laboratory.py lists them")
+    if given.document:
         text = json.dumps(document(), separators=(",", ":"))
         pictures.DOCUMENT.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
     executable = find()
@@ -40,9 +49,9 @@ def main() -> int:
         lab = Lab(Path(place))
         try:
             studio = pictures.Studio(lab, lab.page(browser))
-            for theme in pictures.THEMES:
+            for theme in THEMES:
                 studio.theme(theme)
-                for what in (*pictures.HEADERS, *pictures.VIEWS):
+                for what in given.names or every:
                     for shot, picture in studio.take(what, theme):
                         pictures.store(shot, picture)
         finally:

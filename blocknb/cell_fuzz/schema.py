@@ -1,6 +1,6 @@
-"""Checks a card's document against the page's schema: the interfaces and types of labextension/src/core/schema.ts.
+"""Checks a card's document against the page's schema: the types of schema.ts, parts.ts and *_part.ts in labextension/src/core/.
 
-The reader understands the part of TypeScript that this file uses: interfaces, `extends Omit<...>`, aliases, unions of literals, arrays,
+The reader understands the part of TypeScript that these files use: interfaces, `extends Omit<...>`, aliases, unions of literals, arrays,
 tuples, `Record`, `Partial` and inline objects. A document may have no fields that the schema lacks. Every blob must be readable, and every
 hash that the document names must be the hash of a blob.
 """
@@ -16,7 +16,7 @@ from typing import Any
 import blocknb
 
 FILE = Path(blocknb.__file__).resolve().parents[1] / "labextension" / "src" / "core" / "schema.ts"
-PARTS = (FILE, FILE.with_name("memory_part.ts"))
+PARTS = (FILE, FILE.with_name("parts.ts"), *sorted(FILE.parent.glob("*_part.ts")))
 _TOKEN = re.compile(r"'[^']*'|[A-Za-z_$][\w$]*|\d+|=>|[{}\[\]<>|;:,?()=]")
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 

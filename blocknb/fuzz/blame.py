@@ -13,6 +13,7 @@ from blocknb.errors import KernelError
 from blocknb.fuzz import compare, execute
 from blocknb.fuzz import tree as t
 from blocknb.fuzz.execute import FuzzCase, Outcome
+from blocknb.target import Target
 from blocknb.trace import Stage
 
 
@@ -45,8 +46,7 @@ def blame(kernel: t.KernelTree, outcome: Outcome, device: str = "cpu") -> Blame:
 def _cured(kernel: t.KernelTree, device: str) -> Iterator[str]:
     from blocknb import passes
 
-    relevant = ("simplify", "unroll", "pointers", "nontemporal_stores") if device == "cpu" else passes.optional()
-    for name in relevant:
+    for name in passes.optional(Target.parse("cpu") if device == "cpu" else None):
         if execute.attempt(kernel, device, (name,)).kind == "right":
             yield name
 

@@ -77,9 +77,12 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
     return tuple(_loaded(target))
 
 
-def optional() -> tuple[str, ...]:
-    """The names that `without` may hold, in order. A CPU's pipeline has fewer passes, and takes all of these names."""
-    return tuple(found.name for found in map(load, ORDER) if found.optional)
+def optional(target: Target | None = None) -> tuple[str, ...]:
+    """The names that `without` may hold, in order; with a target, only those that its pipeline runs.
+
+    A CPU's pipeline has fewer passes, but `without` takes the names of all passes for it, too.
+    """
+    return tuple(found.name for found in (map(load, ORDER) if target is None else _loaded(target)) if found.optional)
 
 
 class NotOptional(ValueError):

@@ -22,6 +22,12 @@ ROOT = Path(__file__).parents[2]
 EXTENSION = ROOT / "labextension" / "dist"
 SCRIPT = (Path(__file__).parent / "laboratory.js").read_text("utf-8")
 TOKEN = "t"
+#: The tabs of a card of one kernel, in order. A new view is a line here.
+VIEWS = (
+    *("Code", "Passes", "Resources", "Memory", "Tiles", "Launch", "Step", "Footprint"),
+    *("Timeline", "Roofline", "Sweep", "Bench", "History", "Knobs"),
+)
+THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -43,6 +49,12 @@ UNRELATED = (
     "net::ERR_UNKNOWN_URL_SCHEME (attachment:",
     "Kernel message validation error: Unexpected token 's', \"stream.stderr\" is not valid JSON",
 )
+
+
+def change_theme(page: Page, theme: str) -> None:
+    """Sets JupyterLab's theme, "light" or "dark"."""
+    page.run("(theme) => jupyterapp.commands.execute('apputils:change-theme', { theme })", THEMES[theme])
+    page.until("(theme) => document.body.dataset.jpThemeName === theme", THEMES[theme])
 
 
 def complaints(page: Page) -> list[str]:

@@ -21,16 +21,12 @@ from typing import Any
 
 import numpy as np
 from browser import Page
-from laboratory import MIME, Card, Lab, Notebook
+from laboratory import MIME, Card, Lab, Notebook, change_theme
 from PIL import Image
 
 STORED = Path(__file__).parent / "pictures"
 DOCUMENT = STORED / "card.json.gz"
 HEADERS = ("Header", "Facts")
-VIEWS = (
-    *("Code", "Passes", "Resources", "Memory", "Tiles", "Launch", "Step", "Footprint"),
-    *("Timeline", "Roofline", "Sweep", "Bench", "History", "Knobs"),
-)
 CONTENT = {
     "Code": ".cm-line:has-text('.target') >> nth=0",
     "Passes": ".cm-line:has-text('program_id') >> nth=0",
@@ -41,7 +37,6 @@ CONTENT = {
     "Timeline": "[data-span] >> nth=0",
     "History": ".bnb-summary",
 }
-THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 ZOOMED = {1000: (1000, 100), 720: (720, 100), 420: (420, 100), 500: (1000, 200), 360: (720, 200), 210: (420, 200)}
 WIDTHS = tuple(ZOOMED)  # CSS pixels
 HEADER, PANEL = 2, 4  # the stored pictures are smaller by these factors
@@ -110,9 +105,7 @@ class Studio:
         self.page.ask("page", method="setViewportSize", args=[self.size])
 
     def theme(self, name: str) -> None:
-        change = "(theme) => jupyterapp.commands.execute('apputils:change-theme', { theme })"
-        self.page.run(change, THEMES[name])
-        self.page.until("(theme) => document.body.dataset.jpThemeName === theme", THEMES[name])
+        change_theme(self.page, name)
 
     def take(self, what: str, theme: str) -> Iterator[tuple[Shot, Image.Image]]:
         """Takes the pictures of a header or of a view at all widths. The theme is set already."""

@@ -9,26 +9,14 @@ import time
 
 import pytest
 from browser import eventually
-from laboratory import ROOT
+from laboratory import ROOT, THEMES, VIEWS, change_theme
 from softmax import LAUNCH
 
 from blocknb import learn
 
 AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
-THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
-OWN = (
-    "Code",
-    "Passes",
-    "Resources",
-    "Memory",
-    "Tiles",
-    "Launch",
-    "Step",
-    "Footprint",
-    "Bench",
-    "History",
-    "Knobs",
-)  # the views with content in the card of version 3
+MEASURED = ("Sweep", "Roofline", "Timeline")  # the views whose content is in cards of their own
+OWN = tuple(title for title in VIEWS if title not in MEASURED)  # the views with content in the card of version 3
 
 PRODUCT = """from blocknb.bench.suite.steps import STEPS, matmul, run_step
 run_step(matmul, STEPS[-1], *(np.zeros((256, 256), np.float16) for _ in range(3)))"""
@@ -101,12 +89,9 @@ def compared(card):
 
 @pytest.fixture(params=sorted(THEMES))
 def theme(request, page):
-    change = "(theme) => jupyterapp.commands.execute('apputils:change-theme', { theme })"
-    page.run(change, THEMES[request.param])
-    page.until("(theme) => document.body.dataset.jpThemeName === theme", THEMES[request.param])
+    change_theme(page, request.param)
     yield request.param
-    page.run(change, THEMES["light"])
-    page.until("(theme) => document.body.dataset.jpThemeName === theme", THEMES["light"])
+    change_theme(page, "light")
 
 
 def problems_of(card):
@@ -121,7 +106,7 @@ def test_axe_finds_nothing_in_any_view_and_theme(theme, views, page, screenshots
     """A quick run looks at each view in one of the two themes."""
     page.run("(script) => { (0, eval)(script); }", AXE.read_text("utf-8"))
     found = {}
-    titles = (*OWN, "Sweep", "Roofline", "Timeline")
+    titles = (*OWN, *MEASURED)
     for title in titles if request.config.getoption("--full") else titles[sorted(THEMES).index(theme) :: 2]:
         card = views(title)
         card.screenshot(screenshots / f"{title.lower()}-{theme}.png")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, Page, eventually
-from laboratory import EXTENSION, ROOT, SCRIPT, Card, Notebook, complaints
+from laboratory import EXTENSION, ROOT, SCRIPT, THEMES, Card, Notebook, change_theme, complaints
 from PIL import Image
 from test_journey_access import AXE, OWN, problems_of
 
@@ -148,10 +148,9 @@ def test_states_of_an_exported_page_are_copied_and_followed(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+@pytest.mark.parametrize("theme", sorted(THEMES))
 def test_a_live_card_is_projected_by_the_command_and_axe_finds_nothing(softmax, page, theme, screenshots):
-    page.run("(theme) => jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
-    page.until("(theme) => document.body.dataset.jpThemeName === theme", theme)
+    change_theme(page, theme)
     card = softmax.card(3)
     card.open(OWN[0])
     page.run("() => jupyterapp.commands.execute('blocknb:projector').then(() => true)")
@@ -161,12 +160,12 @@ def test_a_live_card_is_projected_by_the_command_and_axe_finds_nothing(softmax, 
         for title in OWN:
             press_to(page, card, title)
             assert card.run(COVERS) == [0, 0, 0, 0, False] and card.run(ON_TOP), title
-            page.screenshot(screenshots / f"projector-{title.lower()}-{theme.split()[-1].lower()}.png")
+            page.screenshot(screenshots / f"projector-{title.lower()}-{theme}.png")
             if problems := problems_of(card):
                 found[title] = problems
     finally:
         page.press("Escape")
-        page.run("(theme) => jupyterapp.commands.execute('apputils:change-theme', { theme })", "JupyterLab Light")
+        change_theme(page, "light")
     assert found == {}
     assert "bnb-projector" not in (card.attribute("class") or "")
 

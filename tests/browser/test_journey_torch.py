@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from browser import eventually
-from laboratory import Card, Notebook
-from test_journey_access import AXE, THEMES, problems_of
+from laboratory import THEMES, Card, Notebook, change_theme
+from test_journey_access import AXE, problems_of
 from torch_notebook import COMPARED, RUN, SETUP
 
 pytest.importorskip("torch", reason="make test-torch runs this with PyTorch")
@@ -114,9 +114,7 @@ def test_reasons_stand_at_the_lines_of_the_program(table):
 @pytest.mark.parametrize("theme", sorted(THEMES))
 def test_axe_finds_nothing_in_any_view(table, page, screenshots, theme):
     page.run("(script) => { (0, eval)(script); }", AXE.read_text("utf-8"))
-    change = "(theme) => jupyterapp.commands.execute('apputils:change-theme', { theme })"
-    page.run(change, THEMES[theme])
-    page.until("(theme) => document.body.dataset.jpThemeName === theme", THEMES[theme])
+    change_theme(page, theme)
     found = {}
     try:
         for title in TITLES:
@@ -125,7 +123,7 @@ def test_axe_finds_nothing_in_any_view(table, page, screenshots, theme):
             if problems := problems_of(table):
                 found[title] = problems
     finally:
-        page.run(change, THEMES["light"])
+        change_theme(page, "light")
     assert found == {}
 
 

@@ -7,7 +7,8 @@ change. Look at them before you commit them.
 from __future__ import annotations
 
 import pytest
-from pictures import HEADERS, STORED, THEMES, VIEWS, WIDTHS, Shot, Studio, differing, differs
+from laboratory import THEMES, VIEWS
+from pictures import HEADERS, STORED, WIDTHS, Shot, Studio, differing, differs
 from PIL import Image
 
 MOST_BYTES = 1_500_000

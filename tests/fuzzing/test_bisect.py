@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from blocknb import cli
+from blocknb.codegen.cpu import outlining
 from blocknb.codegen.scalar_math.instructions import InstructionBuilder
 from blocknb.fuzz import bisect, reproducer
 from blocknb.fuzz.blame import Blame
@@ -19,6 +20,8 @@ from blocknb.fuzz.generate import generate
 from blocknb.ir.build import rebuild
 from blocknb.passes import load
 from blocknb.passes.registry import REGISTERED
+from blocknb.passes.tile import nontemporal_stores
+from blocknb.runtime import host
 
 REVERSED = """
     import numpy as np
@@ -147,6 +150,11 @@ def test_a_fault_of_code_generation_is_told_from_the_passes(tmp_path: Path, monk
 
 @pytest.mark.parametrize("device", ["cpu", "sm_90a"])
 def test_a_script_of_the_fuzzer_is_bisected(device, tmp_path: Path, monkeypatch, capsys) -> None:
+    scratch = type(host._scratch)
+    for owner, name in [(nontemporal_stores, "LARGE"), (outlining, "LINES"), (scratch, "at_least")]:
+        monkeypatch.setattr(
+            owner, name, getattr(owner, name)
+        )  # the script sets them, and later tests need their values
     kernel = generate(9, 0)
     text = reproducer.script(kernel, Outcome("wrong"), Blame("codegen"), "blocknb fuzz", device, "")
     assert run(tmp_path, text) == 0

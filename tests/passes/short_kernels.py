@@ -3,42 +3,53 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import seeds
 from frontend_helpers import ir
 from support import check_same, random_args
 
+from blocknb import passes
 from blocknb.ir.core import Func
 from blocknb.ir.text import print_func
 from blocknb.ir.verify import verify
-from blocknb.passes.tile import pointers, simplify, unroll
+from blocknb.target import Target
 from blocknb.trace import Note, Notes
 
-RUN: dict[str, Callable] = {"simplify": simplify.simplify, "unroll": unroll.unroll, "pointers": pointers.pointers}
+CPU = "cpu:x86-64"
+FOLDERS = {entry.split(".")[1]: entry.split(".")[0] for entry in passes.ORDER}
 
 
-def passed(func: Func, *names: str) -> tuple[Func, list[Note]]:
-    """The Func after these passes, verified, and the notes of the last one."""
+def passed(func: Func, *names: str, target: str = CPU) -> tuple[Func, list[Note]]:
+    """The Func after these passes for a target, verified, and the notes of the last one."""
     notes = Notes("none")
     for name in names:
         notes = Notes(name)
-        func = RUN[name](func, None, notes)
+        func = passes.load(f"{FOLDERS[name]}.{name}").run(func, Target.parse(target), notes)
         verify(func)
     return func, notes.list
 
 
 def same(
-    kernel: Any, *names: str, sizes: Any = 4096, scalars: Any = (), grid: Any = 2, **arguments: Any
+    kernel: Any,
+    *names: str,
+    sizes: Any = 4096,
+    scalars: Any = (),
+    grid: Any = 2,
+    target: str = CPU,
+    **arguments: Any,
 ) -> tuple[Func, Func, list[Note]]:
-    """(before, after, notes) of the last of some passes over a kernel. Checks that each pass keeps the results."""
+    """(before, after, notes) of the last of some passes over a kernel. Checks that each pass keeps the results.
+
+    `arguments` are types (`x="*f32"`, `n="i32"`) and values of constexprs. The interpreter gets arrays of `sizes` random elements, and
+    `scalars` for the numbers. A pass that needs those before it, such as the layouts, is tested with a Case (`kernels.base`).
+    """
     first = before = after = ir(kernel, **arguments)
     notes: list[Note] = []
     values = random_args(first, sizes, scalars, seed=int(seeds.rng().integers(1 << 30)))
     for name in names:
         before = after
-        after, notes = passed(before, name)
+        after, notes = passed(before, name, target=target)
         check_same(first, after, values, grid)
     return before, after, notes
 

@@ -42,11 +42,6 @@ import {
   type Document,
   type Knobs,
   type Launch,
-  type Memory,
-  type MemoryArray,
-  type MemoryCopy,
-  type MemoryLaunch,
-  type MemoryPool,
   type Note,
   type Occupancy,
   type OptionKnob,
@@ -56,8 +51,6 @@ import {
   type Source,
   type Stage,
   type Ratio,
-  type Sweep,
-  type SweepSeries,
   type Teaching,
   type TilesPart,
   type Time,
@@ -68,10 +61,9 @@ import {
   type View,
   type WidgetPart,
 } from './schema';
-import { question, verdict } from './course_part';
+import { PARTS } from './parts';
 import { torchPart } from './torch_part';
 import { upgrade } from './upgrade';
-import { workers } from './workers_part';
 
 /** The hash of a text: `blobs.py` writes 16 hexadecimal digits. */
 const hash = all(
@@ -263,41 +255,6 @@ const roofline = shaped<Roofline>(
   { note: word, age: nullable(number()) },
 );
 
-const figures = list(nullable(number(0, 1e30)), 1000);
-const axisValues = list(either(number(), word, flag), 1000);
-const series = shaped<SweepSeries>(
-  { label: word, kind: oneOf('kernel', 'baseline', 'roof'), median: figures, low: figures, high: figures },
-  { device: word },
-);
-const sweep = all(
-  shaped<Sweep>(
-    {
-      axis: word,
-      values: axisValues,
-      unit: oneOf('GB/s', 'TFLOP/s', 'GFLOP/s', 'ms'),
-      series: list(series, 100),
-    },
-    {
-      cancelled: flag,
-      answer: word,
-      undecided: flag,
-      notes: list(word, 1000),
-      n: count,
-      cold: flag,
-      device: word,
-      second: object({ axis: word, values: axisValues }),
-      amounts: figures,
-    },
-  ),
-  holds<Sweep>(
-    ({ values, second, amounts, series }) =>
-      [...series.flatMap((s) => [s.median, s.low, s.high]), ...(amounts ? [amounts] : [])].every(
-        (numbers) => numbers.length === values.length * (second?.values.length ?? 1),
-      ),
-    'a sweep with a number for each point',
-  ),
-);
-
 const modified = shaped<Modified>({
   settings: word,
   verdict: oneOf(...verdicts, 'wrong', 'unmeasured'),
@@ -306,49 +263,6 @@ const modified = shaped<Modified>({
   ratio: nullable(ratio),
   cell: nullable(time),
   now: nullable(time),
-  notes: list(text(1 << 16), 1000),
-});
-
-const bytes = number(0);
-const memory = shaped<Memory>({
-  pools: list(shaped<MemoryPool>({ name: word, before: bytes, after: bytes, peak: nullable(bytes) }), 1000),
-  launches: list(
-    shaped<MemoryLaunch>({
-      kernel: word,
-      device: integer(-1),
-      launches: count,
-      bytes: nullable(bytes),
-      blocks: nullable(count),
-      peak: bytes,
-    }),
-    1000,
-  ),
-  copies: list(
-    shaped<MemoryCopy>({
-      direction: word,
-      bytes,
-      times: count,
-      line: nullable(line),
-      place: word,
-      code: word,
-      by: word,
-    }),
-    1000,
-  ),
-  arrays: list(
-    shaped<MemoryArray>({
-      names: list(word, 100),
-      bytes,
-      arrays: count,
-      what: word,
-      place: word,
-      new: flag,
-    }),
-    1000,
-  ),
-  more_arrays: count,
-  kept: bytes,
-  unnamed: bytes,
   notes: list(text(1 << 16), 1000),
 });
 
@@ -437,20 +351,16 @@ const document = shaped<Document>(
     helpers: helperSources,
     inlined: record(list(integer(0), 10_000), /^\d{1,7}$/),
     headline: list(tuple(word, text(1 << 16), list(text(1 << 16), 100)), 100),
+    ...PARTS,
     knobs,
     show: list(word, 100),
     history,
     diff,
     bench,
     roofline,
-    sweep,
-    workers,
     tiles: part,
     timeline: part,
-    memory,
     teaching,
-    verdict,
-    question,
     changes: changesPart,
     compare: compared,
     modified,

@@ -1,4 +1,6 @@
-/** The part of a document on the memory of a cell. */
+/** The part of a document on the memory of a cell, and its check. */
+
+import { type Check, count, flag, integer, line, list, nullable, number, shaped, text, word } from './check';
 
 /** Bytes before and after the cell, and their peak (null: not measured). */
 export interface MemoryPool {
@@ -50,3 +52,47 @@ export interface Memory {
   unnamed: number;
   notes: string[];
 }
+
+const bytes = number(0);
+/** The check of the memory of a cell. */
+export const memory: Check = shaped<Memory>({
+  pools: list(shaped<MemoryPool>({ name: word, before: bytes, after: bytes, peak: nullable(bytes) }), 1000),
+  launches: list(
+    shaped<MemoryLaunch>({
+      kernel: word,
+      device: integer(-1),
+      launches: count,
+      bytes: nullable(bytes),
+      blocks: nullable(count),
+      peak: bytes,
+    }),
+    1000,
+  ),
+  copies: list(
+    shaped<MemoryCopy>({
+      direction: word,
+      bytes,
+      times: count,
+      line: nullable(line),
+      place: word,
+      code: word,
+      by: word,
+    }),
+    1000,
+  ),
+  arrays: list(
+    shaped<MemoryArray>({
+      names: list(word, 100),
+      bytes,
+      arrays: count,
+      what: word,
+      place: word,
+      new: flag,
+    }),
+    1000,
+  ),
+  more_arrays: count,
+  kept: bytes,
+  unnamed: bytes,
+  notes: list(text(1 << 16), 1000),
+});

@@ -6,13 +6,12 @@
  * `documents.ts` checks all of it.
  */
 
-import type { Question, Verdict } from './course_part';
-import type { Memory } from './memory_part';
+import type { Parts } from './parts';
 import type { TorchPart } from './torch_part';
-import type { Workers } from './workers_part';
 
 export type * from './course_part';
 export type * from './memory_part';
+export type * from './sweep_part';
 export type * from './torch_part';
 export type * from './workers_part';
 
@@ -242,44 +241,6 @@ export interface Roofline {
   note?: string;
 }
 
-/** One series of a sweep, with a number per value, or null if it was not measured. */
-export interface SweepSeries {
-  label: string;
-  /** "roof": the ceiling of a device. */
-  kind: 'kernel' | 'baseline' | 'roof';
-  median: (number | null)[];
-  low: (number | null)[];
-  high: (number | null)[];
-  /** The device of this line, if the lines belong to several ones. */
-  device?: string;
-}
-
-/** A value of an axis. */
-export type AxisValue = number | string | boolean;
-
-/**
- * Measurements of a kernel and its baselines over the values of one parameter, or of two: at least `n` runs for each number. With a
- * second axis, a series has all its values for the first value of the first axis, and so on. `amounts` has a number per point: divided
- * by milliseconds, it gives a rate in the unit.
- */
-export interface Sweep {
-  axis: string;
-  values: AxisValue[];
-  second?: { axis: string; values: AxisValue[] };
-  amounts?: (number | null)[];
-  unit: 'GB/s' | 'TFLOP/s' | 'GFLOP/s' | 'ms';
-  n?: number;
-  cold?: boolean;
-  device?: string;
-  series: SweepSeries[];
-  cancelled?: boolean;
-  /** A sentence about the best point. */
-  answer?: string;
-  /** No point is the best: the differences are within noise. */
-  undecided?: boolean;
-  notes?: string[];
-}
-
 /** The settings that the knobs request. The compiler chooses an option that is null. */
 export interface KnobSettings {
   constants: Record<string, number | boolean>;
@@ -452,7 +413,7 @@ export interface Compared {
 }
 
 /** The document of a card. */
-export interface Document {
+export interface Document extends Parts {
   schema: number;
   kind: string;
   kernel: string;
@@ -478,14 +439,9 @@ export interface Document {
   diff?: Diff;
   bench?: Bench;
   roofline?: Roofline;
-  sweep?: Sweep;
-  workers?: Workers;
   tiles?: TilesPart;
   timeline?: TimelinePart;
-  memory?: Memory;
   teaching?: Teaching;
-  verdict?: Verdict;
-  question?: Question;
   changes?: ChangesPart;
   compare?: Compared;
   /** What the knobs were changed to after the cell ran. */
