@@ -1,9 +1,10 @@
 """Streams blocks of host memory through a device, so that copies of one block overlap the kernels of another.
 
 This is double buffering with pinned memory and CUDA streams (CUDA C++ Programming Guide, "Overlapping Data Transfer and Kernel
-Execution"). A `StreamPair` has two streams: one copies, one computes. Events order both. Each of two pairs serves one task at a time: while
-the kernels of a task run, the other task copies. So a worker needs two threads per GPU. `accumulate` also overlaps within a task, because
-it copies the next blocks while a kernel uses the last ones.
+Execution"). A `StreamPair` has two streams: one copies, one computes. Events order both. Each of four pairs serves one task at a time: while
+the kernels of a task run, other tasks copy. Two tasks fill the link or the GPU. Two more cover the time in which tasks start, end and copy on
+the host. So a worker needs two to four threads per GPU. `accumulate` also overlaps within a task, because it copies the next blocks while a
+kernel uses the last ones.
 
 A `StreamingDevice` is the interface to the device. `cupy_device` has the one for GPUs; tests have one that records all calls.
 """
@@ -20,7 +21,7 @@ import numpy as np
 
 from blocknb.arrays.in_flight import BytesInFlight, add
 
-PAIRS = 2
+PAIRS = 4
 Wrapper = Callable[..., Any]
 
 
@@ -87,13 +88,13 @@ class Streamer:
     def run(self, wrapper: Wrapper, blocks: Sequence[np.ndarray], shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Calls `wrapper(*blocks, out)` with copies of the blocks on the device, and returns the result as an array of the host.
 
-        Raises LaunchError if the blocks and the result have more bytes than the limit."""
+        The result is in pinned memory if all blocks are. Raises LaunchError if the blocks and the result have more bytes than the limit."""
         device, size = self.device, _bytes(shape, dtype)
         with self.memory.hold(sum(block.nbytes for block in blocks) + size), self._pair() as pair:
             given = self._copied_in(pair, blocks)
             out = device.empty(shape, dtype, pair.kernels)
             self._launch(pair, wrapper, [*given, out])
-            found = self._copied_out(pair, out, shape, dtype)
+            found = self._copied_out(pair, out, shape, dtype, all(map(self._copies_directly, blocks)))
             del given, out  # before another task may hold their bytes
             return found
 
@@ -102,7 +103,8 @@ class Streamer:
     ) -> np.ndarray:
         """Calls `wrapper(*blocks, out)` for the blocks of each term, in order, on one result that starts as zeros, and returns it.
 
-        The blocks of two terms are on the device at once: the next ones are copied while a kernel uses the last ones."""
+        The blocks of two terms are on the device at once: the next ones are copied while a kernel uses the last ones. The result is in
+        pinned memory if all blocks are."""
         device, sizes = self.device, [sum(block.nbytes for block in term) for term in terms]
         two = max((sum(sizes[i : i + 2]) for i in range(len(sizes))), default=0)
         with self.memory.hold(two + _bytes(shape, dtype)), self._pair() as pair:
@@ -118,7 +120,8 @@ class Streamer:
                 buffers.append(self._copied_in(pair, term))
                 self._launch(pair, wrapper, [*buffers[-1], out])
                 done.append(pair.kernel_spans[-1][1])
-            found = self._copied_out(pair, out, shape, dtype)
+            pinned = bool(terms) and all(self._copies_directly(block) for term in terms for block in term)
+            found = self._copied_out(pair, out, shape, dtype, pinned)
             buffers.clear()
             del out
             return found
@@ -142,12 +145,16 @@ class Streamer:
     def _sum(self, spans: Sequence[tuple[Any, Any]]) -> float:
         return sum(self.device.milliseconds(*span) for span in spans)
 
+    def _copies_directly(self, block: np.ndarray) -> bool:
+        """Whether the device copies from the memory of a block, without a staging buffer."""
+        return bool(block.flags.c_contiguous and self.device.is_pinned(block))
+
     def _copied_in(self, pair: StreamPair, blocks: Sequence[np.ndarray]) -> list[Any]:
         """Starts the copies of blocks to the device."""
         device, found = self.device, []
         for block in blocks:
             host = block
-            if not (block.flags.c_contiguous and device.is_pinned(block)):
+            if not self._copies_directly(block):
                 host = device.pinned(block.shape, block.dtype)
                 np.copyto(host, block)
             pair.staged.append(host)
@@ -169,8 +176,10 @@ class Streamer:
             wrapper(*arrays)
         pair.kernel_spans.append((begin, device.record(pair.kernels)))
 
-    def _copied_out(self, pair: StreamPair, out: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Copies the result back after the kernels, waits, and returns it in memory that is not pinned."""
+    def _copied_out(
+        self, pair: StreamPair, out: Any, shape: tuple[int, ...], dtype: Any, pinned: bool = False
+    ) -> np.ndarray:
+        """Copies the result back after the kernels, waits, and returns it, in pinned memory or not."""
         device, host = self.device, self.device.pinned(shape, dtype)
         if pair.kernel_spans:
             device.wait(pair.copies, pair.kernel_spans[-1][1])
@@ -181,7 +190,7 @@ class Streamer:
         pair.copy_spans.append((begin, device.record(pair.copies)))
         device.synchronize(pair.copies)
         add(bytes_out=host.nbytes)
-        return host.copy()
+        return host if pinned else host.copy()
 
 
 def _bytes(shape: tuple[int, ...], dtype: Any) -> int:

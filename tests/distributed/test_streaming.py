@@ -162,6 +162,39 @@ def test_a_block_that_is_not_contiguous_is_staged_once() -> None:
     assert device.staged == 3  # the result
 
 
+def test_the_result_of_pinned_blocks_is_pinned_and_no_other() -> None:
+    device, x, made = PretendDevice(), np.arange(N, dtype=F8), []
+    pinned = device.pinned
+
+    def kept(shape, dtype):
+        made.append(pinned(shape, dtype))
+        return made[-1]
+
+    device.pinned = kept  # type: ignore[method-assign]
+    device.is_pinned = lambda block: block is x  # type: ignore[method-assign]
+    streamer, y = Streamer(device, None), x.copy()
+    assert streamer.run(doubling(device), [x], (N,), F8) is made[-1]
+    assert streamer.accumulate(adding(device), [(x, x)], (N,), F8) is made[-1]
+    for found in (
+        streamer.run(doubling(device), [y], (N,), F8),
+        streamer.accumulate(adding(device), [(x, x), (x, y)], (N,), F8),
+    ):
+        assert not any(found is one for one in made)
+
+
+def test_four_tasks_have_streams_of_their_own() -> None:
+    device, together = PretendDevice(), threading.Barrier(4)
+    streamer, double = Streamer(device, None), doubling(device)
+
+    def wrapper(x, out):
+        together.wait(10)  # all four are in flight
+        double(x, out)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda k: streamer.run(wrapper, [np.full(N, k, F8)], (N,), F8), range(4)))
+    assert len({one.stream for one in device.of("kernel")}) == 4
+
+
 def test_the_figures_show_bytes_and_times_of_copies_and_kernels() -> None:
     device = PretendDevice()
     in_flight.reset_totals()
