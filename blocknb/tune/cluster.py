@@ -3,7 +3,8 @@
 Dask moves the data and runs the tasks; this module decides which worker measures what. Each worker measures a few configurations at a
 time, as on one device (`race`). Times of different models are never compared: each kind of device measures all configurations, and
 gets a choice of its own. Workers of one kind share the work, and tell each other the best median, which stops slower configurations.
-At the end, one worker of each kind runs the fastest configurations in turns.
+First, each worker compiles its share: one long parallel compilation is faster than one per task. Then it measures its share, and helps
+others with theirs. At the end, one worker of each kind runs the fastest configurations in turns.
 
 If a worker dies, another one measures its configurations. An interrupt keeps all results, and the next search continues.
 """
@@ -78,7 +79,7 @@ def tuned(
 
 @dataclass(eq=False)
 class Member:
-    """A worker of the cluster, with the task that it runs."""
+    """A worker of the cluster, with the task that it runs. `share` are the numbers that it has compiled at the start of a search."""
 
     address: str
     opened: Opened | None = None
@@ -86,6 +87,7 @@ class Member:
     numbers: tuple[int, ...] = ()
     final: bool = False
     measures: bool = False
+    share: frozenset[int] = frozenset()
 
 
 @dataclass(eq=False)
@@ -132,6 +134,7 @@ class ClusterSearch:
             self._finish_one()
         total = sum(len(one.pending) for one in self.kinds.values())
         with parallel_compile.shows(total, f"{self.kernel}: tuning on {len(self.members)} workers") as self.step:
+            self._prepare()
             while self._assign():
                 self._finish_one()
                 self._look()
@@ -222,23 +225,38 @@ class ClusterSearch:
 
     # ---- work
 
+    def _prepare(self) -> None:
+        """Makes each worker compile its share of the configurations. Those of one that dies meanwhile are compiled when they are measured."""
+        for search in self.kinds.values():
+            team = self._team(search)
+            for place, member in enumerate(team):
+                member.share = frozenset(list(search.pending)[place :: len(team)])
+                if len(member.share) > 1:
+                    self._submit(member, measuring_worker.prepare, tuple(sorted(member.share)))
+
+    def _team(self, search: DeviceSearch) -> list[Member]:
+        """The workers that measure for a kind of device."""
+        return [m for m in self.members.values() if m.opened and m.opened.kind == search.kind and m.measures]
+
     def _assign(self) -> bool:
         """Gives work to idle workers. Returns whether anything is left to do."""
         for member in self.members.values():
             if member.future is None and member.opened is not None and member.measures:
                 search = self.kinds[member.opened.kind]
-                if (work := self._next(search))[0]:
+                if (work := self._next(search, member))[0]:
                     member.numbers, member.final = work
                     self._submit(member, measuring_worker.measure, work[0], search.best[0], work[1])
         busy = any(member.future is not None for member in self.members.values())
         return busy or any(search.pending for search in self.kinds.values()) or not self.members
 
-    def _next(self, search: DeviceSearch) -> tuple[tuple[int, ...], bool]:
-        """The numbers that the next idle worker of a kind measures, and whether they are the final."""
-        team = [m for m in self.members.values() if m.opened and m.opened.kind == search.kind and m.measures]
+    def _next(self, search: DeviceSearch, member: Member) -> tuple[tuple[int, ...], bool]:
+        """The numbers that an idle worker of a kind measures next, its own share first, and whether they are the final."""
+        team = self._team(search)
         if search.pending:
             size = min(MOST, max(1, math.ceil(len(search.pending) / (SHARE * len(team)))))
-            return tuple(search.pending.popleft() for _ in range(min(size, len(search.pending)))), False
+            chosen = tuple(sorted(search.pending, key=lambda number: number not in member.share)[:size])
+            search.pending = collections.deque(number for number in search.pending if number not in chosen)
+            return chosen, False
         if search.final is not None or search.race.known or any(m.numbers for m in team):
             return (), False
         trials = [search.race.trial(self.configs[number]) for number in self.tried]
@@ -265,7 +283,7 @@ class ClusterSearch:
             return
         if isinstance(result, Opened):
             self._open(member, result)
-        else:
+        elif result is not None:  # a worker that has compiled its share answers None
             self._take(member, result)
 
     def _failed(self, member: Member, future: Any) -> None:

@@ -136,6 +136,12 @@ def open_search(name: str, parcel: Parcel) -> Opened:
     )
 
 
+def prepare(name: str, parcel: Parcel, numbers: tuple[int, ...]) -> None:
+    """Compiles configurations of an open search in parallel. Errors appear when they are measured."""
+    search = _search(name, parcel)
+    search.tuner.compile_ahead([search.configs[number] for number in numbers], search.args, search.kwargs)
+
+
 def measure(name: str, parcel: Parcel, numbers: tuple[int, ...], bound: float, final: bool) -> list[Measurement]:
     """Measures configurations of an open search. Raises the errors of a launch, other than those that refuse one configuration."""
     search = _search(name, parcel)
