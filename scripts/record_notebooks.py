@@ -63,7 +63,9 @@ ON_GPUS = (
 )  # fmt: skip
 RECORDINGS = (
     Recording("notebooks/reference/the_card.ipynb", "docs/04_the_card_on_an_H200.ipynb", device="H200"),
-    Recording("notebooks/reference/pytorch_ops.ipynb", "docs/recorded/pytorch_ops.ipynb", packages=("torch", "matplotlib")),
+    Recording(
+        "notebooks/reference/pytorch_ops.ipynb", "docs/recorded/pytorch_ops.ipynb", packages=("torch", "matplotlib")
+    ),
     Recording("notebooks/reference/pytorch_compile.ipynb", "docs/recorded/pytorch_compile.ipynb", packages=("torch",)),
     Recording(
         "notebooks/reference/13_many_gpus.ipynb",

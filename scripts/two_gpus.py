@@ -4,39 +4,49 @@
     python scripts/two_gpus.py arrays --rounds 5  # one part: tune, sweep or arrays
     python scripts/two_gpus.py --cpu --small      # tries the script on two CPU workers, in seconds
 
-`tune` compares plain `tune` in this process with `tune(client=...)`: same candidates, empty caches, then warm ones. `sweep` runs a benchmark
-of copies on every worker. `arrays` streams arrays through each worker within `--limit`, and compares the time with a bound: the slower of
-the link and the kernel, each measured alone. The link is what copies of pinned chunks take without kernels and without Dask. For chunks that
-are not pinned it is that, or what the threads of the worker take to copy the same memory on the host, whichever is slower. All of these run
-on all workers at once. Each part prints its results when it has them. The exit status is 1 if a part failed.
+`tune` compares plain `tune` in this process with `tune(client=...)`: same candidates, empty caches, then warm ones. `sweep` runs a
+benchmark on every worker. `arrays` streams arrays through each worker within `--limit`, and compares the time with a bound: the slower of
+the link and the kernel, each measured alone. The link is what copies of pinned chunks take without kernels and without Dask. For chunks
+that are not pinned it is that, or what the threads of the worker take to copy the same memory on the host, whichever is slower. All of these
+run on all workers at once. Each part prints its results when it has them. The exit status is 1 if a part failed.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-import blocknb  # noqa: E402
-import blocknb.language as tl  # noqa: E402
+from block_workloads import (
+    BINS,
+    Workload,
+    add_counts,
+    chunk,
+    histogram,
+    kernel_ms,
+    link_ms,
+    memory_ms,
+    product,
+    softmax,
+    stencil,
+    workloads,
+    xp_of,
+)
 
-TIMES = 8  # the array has so many times the memory that all workers may use
-PIECES = 8  # blocks with their results that fit into the limit at once
-BINS = 256
+import blocknb
+import blocknb.language as tl
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Measures tuning, sweeps and large arrays on a worker per GPU.")
     parser.add_argument("parts", nargs="*", metavar="PART", help="tune, sweep or arrays; all by default")
     parser.add_argument("--cpu", action="store_true", help="use two CPU workers instead of GPUs")
-    parser.add_argument("--small", action="store_true", help="use sizes that take seconds on a CPU; the times mean nothing")
+    parser.add_argument(
+        "--small", action="store_true", help="use sizes that take seconds on a CPU; the times mean nothing"
+    )
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--threads", type=int, default=4, help="threads per worker")
     parser.add_argument("--limit", default="", help='the memory of blocks in flight per worker, "1 GiB" by default')
@@ -54,6 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"unknown parts: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     if options.cpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [*sys.path[:2], os.environ.get("PYTHONPATH")])
+    )  # for the workers
     status = 0
     for name in options.parts or PARTS:
         began = time.perf_counter()
@@ -103,15 +118,6 @@ def device_name() -> str:
     return f"{machines.own_device()[1]}, {cpu_count()} CPUs"
 
 
-def xp_of(cpu: bool) -> Any:
-    """NumPy or CuPy."""
-    if cpu:
-        return np
-    import cupy
-
-    return cupy
-
-
 # ---- tuning
 
 
@@ -154,7 +160,10 @@ def tuned(xp: Any, small: bool, client: Any = None) -> tuple[float, Any]:
     """Tunes attention once, and keeps no choice. Returns the seconds, and the table of trials."""
     heads, length, width = (2, 128, 16) if small else (16, 16384, 64)
     kind = xp.float32 if small else xp.float16
-    q, k, v = (xp.random.default_rng(n).standard_normal((heads, length, width), dtype=xp.float32).astype(kind) for n in range(3))
+    q, k, v = (
+        xp.random.default_rng(n).standard_normal((heads, length, width), dtype=xp.float32).astype(kind)
+        for n in range(3)
+    )
     tuner = blocknb.autotune(attention_configs(small), key=["length"], cache_results=False)(attention)
     out, scale = xp.empty_like(q), width**-0.5 * 1.4426950408889634
     began = time.perf_counter()
@@ -196,7 +205,9 @@ def tune(options: Any) -> None:
             for caches, (seconds, found) in zip(("empty", "warm"), rows[name], strict=True):
                 best = min(t.median for t in found.trials if t.config is found.best)
                 kinds = ", ".join(f"{s} {n}" for s, n in sorted(statuses(found).items()))
-                print(f"{name}, {caches} caches: {seconds:.2f} s, {kinds}; best {found.best}, {best:.4g} ms", flush=True)
+                print(
+                    f"{name}, {caches} caches: {seconds:.2f} s, {kinds}; best {found.best}, {best:.4g} ms", flush=True
+                )
     for number, caches in enumerate(("empty", "warm")):
         one, several = (rows[name][number][0] for name in rows)
         print(f"{caches} caches: {one:.2f} s / {several:.2f} s = {one / several:.2f} times as fast", flush=True)
@@ -235,139 +246,6 @@ def sweep(options: Any) -> None:
 # ---- arrays larger than the limit
 
 
-@blocknb.kernel
-def stencil_kernel(x, out, rows, columns, stride, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < columns
-    middle = x + (row + 1) * stride + at + 1
-    total = tl.load(middle - 1, mask=inside) + tl.load(middle + 1, mask=inside)
-    total += tl.load(middle - stride, mask=inside) + tl.load(middle + stride, mask=inside)
-    tl.store(out + row * columns + at, total - 4 * tl.load(middle, mask=inside), mask=inside)
-
-
-def stencil(x, out):
-    rows, columns = out.shape
-    grid = rows, blocknb.cdiv(columns, 1024)
-    stencil_kernel[grid](x, out, rows, columns, x.strides[0] // x.itemsize, BLOCK=1024)
-
-
-@blocknb.kernel
-def histogram_kernel(x, out, n, BINS: tl.constexpr, BLOCK: tl.constexpr, LOOPS: tl.constexpr):
-    counts = tl.zeros((BINS,), tl.int32)
-    for step in range(LOOPS):
-        at = (tl.program_id(0) * LOOPS + step) * BLOCK + tl.arange(0, BLOCK)
-        inside = at < n
-        values = (tl.load(x + at, mask=inside, other=0.0) * BINS).to(tl.int32)
-        counts += tl.histogram(tl.minimum(values, BINS - 1), BINS, mask=inside)
-    tl.atomic_add(out + tl.arange(0, BINS), counts)
-
-
-def histogram(x, out):
-    out.fill(0)
-    grid = blocknb.cdiv(x.size, 1024 * 64)
-    histogram_kernel[grid,](x, out, x.size, BINS=BINS, BLOCK=1024, LOOPS=64)
-
-
-@blocknb.kernel
-def add_counts_kernel(x, out, count, BINS: tl.constexpr):
-    at = tl.arange(0, BINS)
-    total = tl.load(x + at)
-    for k in range(1, count):
-        total += tl.load(x + k * BINS + at)
-    tl.store(out + at, total)
-
-
-def add_counts(partials, out):
-    add_counts_kernel[1,](partials, out, len(partials), BINS=BINS)
-
-
-@blocknb.kernel
-def product_kernel(a, b, out, n, k, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
-    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    at = out + rows[:, None] * n + columns[None, :]
-    total = tl.load(at)
-    for start in range(0, k, BLOCK_K):
-        ks = start + tl.arange(0, BLOCK_K)
-        left = tl.load(a + rows[:, None] * k + ks[None, :])
-        total = tl.dot(left, tl.load(b + ks[:, None] * n + columns[None, :]), total)
-    tl.store(at, total)
-
-
-def product(a, b, out):
-    """Adds the products of matrices, whose sizes are multiples of the tiles, to `out`."""
-    m, n, k = a.shape[1], b.shape[2], a.shape[2]
-    large = m % 128 == 0 and n % 256 == 0
-    sizes = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64} if large else {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16}
-    grid = m // sizes["BLOCK_M"], n // sizes["BLOCK_N"]
-    for one in range(len(a)):
-        product_kernel[grid](a[one], b[one], out[one], n, k, **sizes, num_warps=8 if large else 4)
-
-
-def softmax(x, out):
-    from blocknb.kernels.softmax import softmax as rows_of
-
-    rows_of(x, out)
-
-
-@dataclass(frozen=True)
-class Workload:
-    """A function of Dask arrays. `shapes` are the blocks that a launch of `wrapper` reads, `out` is what it writes, and `outs` the number of
-    launches for each copy of `out` to the host. `tasks` are the launches per worker."""
-
-    name: str
-    wrapper: Callable[..., Any]
-    shapes: tuple[tuple[int, ...], ...]
-    out: tuple[int, ...]
-    dtypes: tuple[str, str]
-    outs: int
-    tasks: int
-
-    @property
-    def bytes_in(self) -> int:
-        return sum(int(np.prod(shape)) for shape in self.shapes) * np.dtype(self.dtypes[0]).itemsize
-
-    @property
-    def bytes_out(self) -> int:
-        return int(np.prod(self.out)) * np.dtype(self.dtypes[1]).itemsize
-
-
-def workloads(limit: int, cpu: bool) -> list[Workload]:
-    """The workloads, whose arrays have TIMES times the limit per worker: PIECES blocks fit into the limit at once."""
-    size = limit // PIECES // 4  # elements of a block of fp32
-    columns = 1 << (size.bit_length() // 2)
-    rows, tasks = size // columns, TIMES * PIECES
-    half = "float32" if cpu else "float16"
-    block = limit // 4 // PIECES // np.dtype(half).itemsize  # of each factor; a task holds two of both, and its result
-    k = 1 << max((block.bit_length() - 1) // 2, 4)
-    edge = max(block // k // 16 * 16, 16)
-    terms = 4 if cpu else PIECES  # a CPU holds all terms at once
-    return [
-        Workload("softmax", softmax, ((rows, columns),), (rows, columns), ("float32", "float32"), 1, tasks),
-        Workload("stencil", stencil, ((rows + 2, columns + 2),), (rows, columns), ("float32", "float32"), 1, tasks),
-        Workload("histogram", histogram, ((rows, columns),), (BINS,), ("float32", "int32"), 1, tasks),
-        Workload("product", product, ((1, edge, k), (1, k, edge)), (1, edge, edge), (half, "float32"), terms, 2 * tasks),
-    ]
-
-
-def pinned_empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    import cupyx
-
-    return cupyx.empty_pinned(shape, dtype)
-
-
-def chunk(number: int, shape: tuple[int, ...], dtype: str, pinned: bool) -> np.ndarray:
-    """A chunk of random numbers from 0 to 1 on the worker."""
-    found = (pinned_empty if pinned else np.empty)(shape, dtype)
-    flat = found.reshape(-1)
-    numbers = np.random.default_rng(number).random(min(flat.size, 1 << 16), dtype=np.float32)
-    for start in range(0, flat.size, numbers.size):
-        part = flat[start : start + numbers.size]
-        part[...] = numbers[: part.size]
-    return found
-
-
 def on_workers(client: Any, shape: tuple[int, ...], dtype: str, pinned: bool, grid: tuple[int, ...]) -> Any:
     """A Dask array of chunks of one shape, in the memory of the workers: each has the same number of them along the first axis."""
     import dask.array as da
@@ -403,10 +281,16 @@ def arrays_of(one: Workload, client: Any, options: Any, pinned: bool) -> list[An
     if one.name == "product":
         batches = options.workers * one.tasks // one.outs
         grids = (batches, 1, one.outs), (batches, one.outs, 1)
-        return [
-            on_workers(client, shape, one.dtypes[0], pinned, g) for shape, g in zip(one.shapes, grids, strict=True)
-        ]
-    return [on_workers(client, one.out if one.name == "stencil" else one.shapes[0], "float32", pinned, (options.workers * one.tasks, 1))]
+        return [on_workers(client, shape, one.dtypes[0], pinned, g) for shape, g in zip(one.shapes, grids, strict=True)]
+    return [
+        on_workers(
+            client,
+            one.out if one.name == "stencil" else one.shapes[0],
+            "float32",
+            pinned,
+            (options.workers * one.tasks, 1),
+        )
+    ]
 
 
 def totals(reset: bool = False) -> Any:
@@ -417,75 +301,6 @@ def totals(reset: bool = False) -> Any:
     if reset:
         in_flight.reset_totals()
     return found
-
-
-def kernel_ms(one: Workload, cpu: bool) -> float:
-    """The milliseconds of one launch on arrays of the device: the median of 9."""
-    xp = xp_of(cpu)
-    given = [xp.random.default_rng(0).random(shape, dtype=xp.float32).astype(one.dtypes[0]) for shape in one.shapes]
-    out, times = xp.zeros(one.out, one.dtypes[1]), []
-    for _ in range(11):
-        if cpu:
-            began = time.perf_counter()
-            one.wrapper(*given, out)
-            times.append((time.perf_counter() - began) * 1e3)
-        else:
-            events = [xp.cuda.Event() for _ in range(2)]
-            events[0].record()
-            one.wrapper(*given, out)
-            events[1].record()
-            events[1].synchronize()
-            times.append(xp.cuda.get_elapsed_time(*events))
-    return statistics.median(times[2:])
-
-
-def link_ms(one: Workload) -> float:
-    """The milliseconds per launch of the copies from and to pinned memory alone, in both directions at once."""
-    import cupy
-
-    count = 4 * one.outs
-    host_in, host_out = (pinned_empty((max(n, 1),), "uint8") for n in (one.bytes_in, one.bytes_out))
-    here, there = (cupy.empty(array.shape, "uint8") for array in (host_in, host_out))
-    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
-
-    def copies() -> float:
-        began = time.perf_counter()
-        for n in range(count):
-            here.data.copy_from_host_async(host_in.ctypes.data, host_in.nbytes, streams[0])
-            if n % one.outs == 0:
-                there.data.copy_to_host_async(host_out.ctypes.data, host_out.nbytes, streams[1])
-        for stream in streams:
-            stream.synchronize()
-        return (time.perf_counter() - began) * 1e3 / count
-
-    copies()
-    return statistics.median(copies() for _ in range(5))
-
-
-def memory_ms(one: Workload, threads: int) -> float:
-    """The milliseconds per launch of the copies on the host alone, by all threads of the worker: into pinned memory, and of the result."""
-    count = 4 if one.outs == 1 else one.outs
-
-    def work() -> None:
-        source, staged = np.ones(one.bytes_in, "uint8"), pinned_empty((one.bytes_in,), "uint8")
-        result = pinned_empty((one.bytes_out,), "uint8")
-        np.copyto(staged, source)
-        result.fill(1)
-        start.wait()
-        kept = []
-        for n in range(count):
-            np.copyto(staged, source)
-            if n % one.outs == 0:
-                kept.append(result.copy())
-        end.wait()
-
-    start, end = (threading.Barrier(threads + 1) for _ in range(2))
-    for _ in range(threads):
-        threading.Thread(target=work, daemon=True).start()
-    start.wait(60)
-    began = time.perf_counter()
-    end.wait(60)
-    return (time.perf_counter() - began) * 1e3 / count / threads
 
 
 def arrays(options: Any) -> None:
@@ -531,11 +346,14 @@ def measure(one: Workload, client: Any, options: Any, limit: int, pinned: bool, 
     busy = max(f.busy_ms for f in figures)
     bound = max(link, memory, kernel) * one.tasks
     peak = max(f.peak for f in figures)
+    copies, kernels = max(f.copy_ms for f in figures), max(f.compute_ms for f in figures)
+    together = max((f.copy_ms + f.compute_ms) / f.busy_ms for f in figures)
     print(
-        f"{one.name}, chunks {'pinned' if pinned else 'not pinned'}: {sum(x.nbytes for x in given) / 1e9:.2f} GB in, {moved / 1e9:.2f} GB moved "
-        f"in {seconds:.3f} s (runs {', '.join(f'{s:.3f}' for s, _ in runs)}); peak {peak / 2**20:.0f} of {limit / 2**20:.0f} MiB\n"
-        f"  per worker: busy {busy:.1f} ms; copies {max(f.copy_ms for f in figures):.1f} ms, kernels {max(f.compute_ms for f in figures):.1f} ms, "
-        f"their sum is {max((f.copy_ms + f.compute_ms) / f.busy_ms for f in figures):.2f} times the busy time\n"
+        f"{one.name}, chunks {'pinned' if pinned else 'not pinned'}: {sum(x.nbytes for x in given) / 1e9:.2f} GB in, "
+        f"{moved / 1e9:.2f} GB moved in {seconds:.3f} s (runs {', '.join(f'{s:.3f}' for s, _ in runs)}); "
+        f"peak {peak / 2**20:.0f} of {limit / 2**20:.0f} MiB\n"
+        f"  per worker: busy {busy:.1f} ms; copies {copies:.1f} ms, kernels {kernels:.1f} ms, "
+        f"their sum is {together:.2f} times the busy time\n"
         f"  alone, per launch: link {link:.3f} ms, memory {memory:.3f} ms, kernel {kernel:.3f} ms; "
         f"bound {bound:.1f} ms = {bound / busy:.0%} of the busy time, {bound / seconds / 10:.0f} % of all the time",
         flush=True,

@@ -67,6 +67,10 @@ class CupyDevice:
         if host.nbytes:
             array.data.copy_from_host_async(host.ctypes.data, host.nbytes, stream)
 
+    def place(self, part: Any, array: Any, region: tuple[slice, ...], stream: Any) -> None:
+        with self.active(stream):
+            array[region] = part
+
     def copy_out(self, array: Any, host: np.ndarray, stream: Any) -> None:
         if host.nbytes:
             array.data.copy_to_host_async(host.ctypes.data, host.nbytes, stream)

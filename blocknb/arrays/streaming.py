@@ -1,10 +1,10 @@
 """Streams blocks of host memory through a device, so that copies of one block overlap the kernels of another.
 
 This is double buffering with pinned memory and CUDA streams (CUDA C++ Programming Guide, "Overlapping Data Transfer and Kernel
-Execution"). A `StreamPair` has two streams: one copies, one computes. Events order both. Each of four pairs serves one task at a time: while
-the kernels of a task run, other tasks copy. Two tasks fill the link or the GPU. Two more cover the time in which tasks start, end and copy on
-the host. So a worker needs two to four threads per GPU. `accumulate` also overlaps within a task, because it copies the next blocks while a
-kernel uses the last ones.
+Execution"). A `StreamPair` has two streams: one copies, one computes. Events order both. Each of four pairs serves one task at a time:
+while the kernels of a task run, other tasks copy. Two tasks fill the link or the GPU. Two more cover the time in which tasks start, end and
+copy on the host. So a worker needs two to four threads per GPU. `accumulate` also overlaps within a task, because it copies the next blocks
+while a kernel uses the last ones.
 
 A `StreamingDevice` is the interface to the device. `cupy_device` has the one for GPUs; tests have one that records all calls.
 """
@@ -19,10 +19,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from blocknb.arrays.halo import HaloBlock
 from blocknb.arrays.in_flight import BytesInFlight, add
 
 PAIRS = 4
 Wrapper = Callable[..., Any]
+HostBlock = np.ndarray | HaloBlock
 
 
 class StreamingDevice(Protocol):
@@ -61,6 +63,9 @@ class StreamingDevice(Protocol):
     def copy_in(self, host: np.ndarray, array: Any, stream: Any) -> None:
         """Copies pinned memory to the device."""
 
+    def place(self, part: Any, array: Any, region: tuple[slice, ...], stream: Any) -> None:
+        """Copies an array of the device, or a number, into a region of an array of the device."""
+
     def copy_out(self, array: Any, host: np.ndarray, stream: Any) -> None:
         """Copies the device's memory to pinned memory."""
 
@@ -85,12 +90,12 @@ class Streamer:
         for _ in range(pairs):
             self._pairs.put(StreamPair(device.stream(), device.stream()))
 
-    def run(self, wrapper: Wrapper, blocks: Sequence[np.ndarray], shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    def run(self, wrapper: Wrapper, blocks: Sequence[HostBlock], shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Calls `wrapper(*blocks, out)` with copies of the blocks on the device, and returns the result as an array of the host.
 
         The result is in pinned memory if all blocks are. Raises LaunchError if the blocks and the result have more bytes than the limit."""
         device, size = self.device, _bytes(shape, dtype)
-        with self.memory.hold(sum(block.nbytes for block in blocks) + size), self._pair() as pair:
+        with self.memory.hold(sum(map(self._device_bytes, blocks)) + size), self._pair() as pair:
             given = self._copied_in(pair, blocks)
             out = device.empty(shape, dtype, pair.kernels)
             self._launch(pair, wrapper, [*given, out])
@@ -145,26 +150,66 @@ class Streamer:
     def _sum(self, spans: Sequence[tuple[Any, Any]]) -> float:
         return sum(self.device.milliseconds(*span) for span in spans)
 
-    def _copies_directly(self, block: np.ndarray) -> bool:
-        """Whether the device copies from the memory of a block, without a staging buffer."""
-        return bool(block.flags.c_contiguous and self.device.is_pinned(block))
+    def _copies_directly(self, block: HostBlock) -> bool:
+        """Whether the device copies from the memory of a block, or of its chunk, without a staging buffer."""
+        chunk = block.chunk if isinstance(block, HaloBlock) else block
+        return bool(chunk.flags.c_contiguous and self.device.is_pinned(chunk))
 
-    def _copied_in(self, pair: StreamPair, blocks: Sequence[np.ndarray]) -> list[Any]:
+    def _device_bytes(self, block: HostBlock) -> int:
+        """The bytes of the device that a block takes while it is copied. A pinned chunk with a halo takes them twice."""
+        return block.nbytes * (2 if isinstance(block, HaloBlock) and self._copies_directly(block) else 1)
+
+    def _copied_in(self, pair: StreamPair, blocks: Sequence[HostBlock]) -> list[Any]:
         """Starts the copies of blocks to the device."""
         device, found = self.device, []
         for block in blocks:
-            host = block
-            if not self._copies_directly(block):
-                host = device.pinned(block.shape, block.dtype)
-                np.copyto(host, block)
-            pair.staged.append(host)
             array = device.empty(block.shape, block.dtype, pair.copies)
-            begin = device.record(pair.copies)
-            device.copy_in(host, array, pair.copies)
-            pair.copy_spans.append((begin, device.record(pair.copies)))
+            if isinstance(block, HaloBlock) and self._copies_directly(block):
+                self._copy_in_pieces(pair, block, array)
+            else:
+                self._copy_in(pair, self._staged(pair, block), array)
             found.append(array)
         add(bytes_in=sum(block.nbytes for block in blocks))
         return found
+
+    def _staged(self, pair: StreamPair, block: HostBlock) -> np.ndarray:
+        """A block as one array that the device copies from. It stays in memory until the task ends."""
+        if isinstance(block, HaloBlock):
+            host = block.assembled(self.device.pinned(block.shape, block.dtype))
+        elif self._copies_directly(block):
+            host = block
+        else:
+            host = self.device.pinned(block.shape, block.dtype)
+            np.copyto(host, block)
+        pair.staged.append(host)
+        return host
+
+    def _copy_in(self, pair: StreamPair, host: np.ndarray, array: Any) -> None:
+        begin = self.device.record(pair.copies)
+        self.device.copy_in(host, array, pair.copies)
+        pair.copy_spans.append((begin, self.device.record(pair.copies)))
+
+    def _copy_in_pieces(self, pair: StreamPair, block: HaloBlock, array: Any) -> None:
+        """Copies the chunk, and in one buffer the pieces around it. The device puts them into their regions."""
+        device, stream = self.device, pair.copies
+        arrays = [(region, piece) for region, piece in block.frame if isinstance(piece, np.ndarray)]
+        packed = device.pinned((sum(piece.size for _, piece in arrays),), block.dtype)
+        ends = np.cumsum([piece.size for _, piece in arrays]).tolist()
+        for (_, piece), end in zip(arrays, ends, strict=True):
+            packed[end - piece.size : end] = piece.reshape(-1)
+        pair.staged += [packed, block.chunk]
+        frame = device.empty(packed.shape, block.dtype, stream)
+        chunk = device.empty(block.chunk.shape, block.dtype, stream)
+        self._copy_in(pair, packed, frame)
+        begin = device.record(stream)
+        device.copy_in(block.chunk, chunk, stream)
+        device.place(chunk, array, block.inside, stream)
+        for (region, piece), end in zip(arrays, ends, strict=True):
+            device.place(frame[end - piece.size : end].reshape(piece.shape), array, region, stream)
+        for region, piece in block.frame:
+            if not isinstance(piece, np.ndarray):
+                device.place(piece, array, region, stream)
+        pair.copy_spans.append((begin, device.record(stream)))
 
     def _launch(self, pair: StreamPair, wrapper: Wrapper, arrays: Sequence[Any]) -> None:
         """Launches the kernels of a wrapper after the copies so far."""

@@ -226,7 +226,7 @@ class ClusterSearch:
     # ---- work
 
     def _prepare(self) -> None:
-        """Makes each worker compile its share of the configurations. Those of one that dies meanwhile are compiled when they are measured."""
+        """Makes each worker compile its share of the configurations. If it dies, they are compiled when they are measured."""
         for search in self.kinds.values():
             team = self._team(search)
             for place, member in enumerate(team):

@@ -11,6 +11,7 @@ import pytest
 from pretend_device import PretendDevice
 
 from blocknb.arrays import in_flight
+from blocknb.arrays.halo import HaloBlock
 from blocknb.arrays.streaming import Streamer
 from blocknb.errors import LaunchError
 
@@ -180,6 +181,35 @@ def test_the_result_of_pinned_blocks_is_pinned_and_no_other() -> None:
         streamer.accumulate(adding(device), [(x, x), (x, y)], (N,), F8),
     ):
         assert not any(found is one for one in made)
+
+
+def framed(x: np.ndarray) -> HaloBlock:
+    """The middle of x as a chunk of its own, and what is around it: one column is a number, and a row broadcasts."""
+    rows, columns = x.shape
+    middle, last = slice(1, rows - 1), slice(columns - 1, columns)
+    frame = (
+        ((slice(0, 1), slice(0, columns)), x[:1]),
+        ((slice(rows - 1, rows), slice(0, columns)), x[-1:, :1]),
+        ((middle, slice(0, 1)), x[middle, :1]),
+        ((middle, last), 7.0),
+    )
+    return HaloBlock(x.shape, np.ascontiguousarray(x[1:-1, 1:-1]), (middle, slice(1, columns - 1)), frame)
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_chunk_with_a_halo_is_assembled_once(pinned: bool) -> None:
+    device, x = PretendDevice(), np.arange(40, dtype=F8).reshape(5, 8)
+    block = framed(x)
+    device.is_pinned = lambda given: pinned and given is block.chunk  # type: ignore[method-assign]
+    found = Streamer(device, 3 * x.nbytes).run(doubling(device), [block], x.shape, F8)
+    expected = x.copy()
+    expected[-1], expected[1:-1, -1] = x[-1, 0], 7
+    assert np.array_equal(found, 2 * expected)
+    assert device.staged == 2  # the block or its frame, and the result
+    copied = [one.end - one.begin for one in device.of("in")]
+    assert copied == ([8 + 1 + 3, block.chunk.size] if pinned else [x.size])
+    assert all(kernel.begin >= device.of("place")[-1].end for kernel in device.of("kernel") if pinned)
+    assert device.held == 0 and device.peak <= 3 * x.nbytes
 
 
 def test_four_tasks_have_streams_of_their_own() -> None:

@@ -1,4 +1,4 @@
-"""Random workers die while a kernel is tuned with real times: each configuration has one result, and the choice is as good as undisturbed."""
+"""Random workers die while a kernel is tuned with real times: each configuration has one result, and the choice stays within the noise."""
 
 from __future__ import annotations
 

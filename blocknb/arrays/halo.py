@@ -1,0 +1,132 @@
+"""Blocks with a halo: a chunk, and the slices of its neighbours that surround it.
+
+`dask.array.overlap` concatenates a chunk with its halo on the host, and does so once per axis. Here a task gets the chunk as it is, and a
+slice of each neighbour. The task assembles the block once, where the launch reads it. A pinned chunk goes to the GPU without a copy on the
+host. Dask moves only the slices between workers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Edges = Mapping[int, Any]  # of each axis: "reflect", "periodic", "nearest" or a number
+
+
+@dataclass(frozen=True)
+class HaloBlock:
+    """A block in pieces: `chunk` lies at `inside`, and `frame` has the regions around it with what fills them.
+
+    A piece of the frame is an array that broadcasts to its region, or a number."""
+
+    shape: tuple[int, ...]
+    chunk: Any
+    inside: tuple[slice, ...]
+    frame: tuple[tuple[tuple[slice, ...], Any], ...]
+
+    @property
+    def dtype(self) -> Any:
+        return self.chunk.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the whole block."""
+        count: int = int(np.prod(self.shape, dtype=np.int64)) * self.chunk.dtype.itemsize
+        return count
+
+    def regions(self) -> Iterator[tuple[tuple[slice, ...], Any]]:
+        """All regions of the block with what fills them."""
+        yield self.inside, self.chunk
+        yield from self.frame
+
+    def assembled(self, into: Any) -> Any:
+        """Fills an array of the shape of the block, and returns it."""
+        for region, piece in self.regions():
+            into[region] = piece
+        return into
+
+
+@dataclass(frozen=True)
+class HaloSpec:
+    """How a block is made of the blocks that its task gets: where each piece goes, and which part of which one it is.
+
+    `pieces` are (region, number of the given block or -1, its part); the number -1 stands for a constant, which is then the part."""
+
+    shape: tuple[int, ...]
+    inside: tuple[slice, ...]
+    pieces: tuple[tuple[tuple[slice, ...], int, Any], ...]
+
+    def block(self, given: Sequence[Any]) -> HaloBlock:
+        """The block; the first of the given ones is the chunk inside, the others are slices of neighbours."""
+        frame = tuple(
+            (region, part if number < 0 else given[number] if part is None else given[number][part])
+            for region, number, part in self.pieces
+        )
+        return HaloBlock(self.shape, given[0], self.inside, frame)
+
+
+def fits(array: Any, depths: Mapping[int, int]) -> bool:
+    """Whether each chunk has at least the elements that its neighbours need."""
+    return all(size >= depths[axis] for axis, sizes in enumerate(array.chunks) for size in sizes)
+
+
+def halo_tasks(
+    name: str, array: Any, index: tuple[int, ...], depths: Mapping[int, int], edges: Edges
+) -> tuple[Any, ...]:
+    """What the task of a block needs: (its HaloSpec, the keys of its blocks, the tasks that slice neighbours by key)."""
+    sizes = [array.chunks[axis][place] for axis, place in enumerate(index)]
+    keys: list[Any] = [(array.name, *index)]
+    slicing: dict[Any, Any] = {}
+    pieces = []
+    sides = [(-1, 0, 1) if depths[axis] else (0,) for axis in range(array.ndim)]
+    for offset in itertools.product(*sides):
+        if not any(offset):
+            continue
+        region = tuple(_region(side, depths[axis], sizes[axis]) for axis, side in enumerate(offset))
+        found = [_source(array, axis, index[axis], side, depths[axis], edges[axis]) for axis, side in enumerate(offset)]
+        constants = [value for place, value in found if place is None]
+        if constants:  # as in Dask, the last axis decides in a corner
+            pieces.append((region, -1, constants[-1]))
+            continue
+        source, part = (tuple(one) for one in zip(*found, strict=True))
+        if source == index:
+            pieces.append((region, 0, part))
+            continue
+        key = (f"{name}-slice", *index, *offset)
+        slicing[key] = (operator.getitem, (array.name, *source), part)
+        pieces.append((region, len(keys), None))
+        keys.append(key)
+    inside = tuple(slice(depths[axis], depths[axis] + size) for axis, size in enumerate(sizes))
+    shape = tuple(size + 2 * depths[axis] for axis, size in enumerate(sizes))
+    return HaloSpec(shape, inside, tuple(pieces)), keys, slicing
+
+
+def _region(side: int, depth: int, size: int) -> slice:
+    """Where a piece goes along an axis: before the chunk, over it, or after it."""
+    return (slice(depth, depth + size), slice(depth + size, size + 2 * depth), slice(0, depth))[side]
+
+
+def _source(array: Any, axis: int, place: int, side: int, depth: int, edge: Any) -> tuple[int | None, Any]:
+    """Along an axis, the place of the chunk that a piece comes from, and the slice of it; or None, and the number outside of the array."""
+    chunks = array.chunks[axis]
+    if not side:
+        return place, slice(None)
+    other = place + side
+    if not 0 <= other < len(chunks):
+        if edge == "periodic":
+            other %= len(chunks)
+        elif edge == "reflect":
+            size = chunks[place]
+            stop = size - depth - 1
+            return place, slice(depth - 1, None, -1) if side < 0 else slice(size - 1, stop if stop >= 0 else None, -1)
+        elif edge == "nearest":
+            return place, slice(0, 1) if side < 0 else slice(chunks[place] - 1, None)
+        else:
+            return None, edge
+    size = chunks[other]
+    return other, slice(size - depth, size) if side < 0 else slice(0, depth)
