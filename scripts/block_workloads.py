@@ -110,8 +110,8 @@ def softmax(x, out):
 
 @dataclass(frozen=True)
 class Workload:
-    """A function of Dask arrays. `shapes` are the blocks that a launch of `wrapper` reads, and `out` is what it writes. `outs` is the number
-    of launches for each copy of `out` to the host, `tasks` the number of launches per worker."""
+    """A function of Dask arrays. `shapes` are the blocks that a launch of `wrapper` reads, and `out` is what it writes. `outs` is the
+    number of launches for each copy of `out` to the host, `tasks` the number of launches per worker."""
 
     name: str
     wrapper: Callable[..., Any]

@@ -7,8 +7,8 @@
 `tune` compares plain `tune` in this process with `tune(client=...)`: same candidates, empty caches, then warm ones. `sweep` runs a
 benchmark on every worker. `arrays` streams arrays through each worker within `--limit`, and compares the time with a bound: the slower of
 the link and the kernel, each measured alone. The link is what copies of pinned chunks take without kernels and without Dask. For chunks
-that are not pinned it is that, or what the threads of the worker take to copy the same memory on the host, whichever is slower. All of these
-run on all workers at once. Each part prints its results when it has them. The exit status is 1 if a part failed.
+that are not pinned it is that, or what the threads of the worker take to copy the same memory on the host, whichever is slower. All workers
+measure these at once. Each part prints its results when it has them. The exit status is 1 if a part failed.
 """
 
 from __future__ import annotations
@@ -29,24 +29,10 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from block_workloads import (
-    BINS,
-    Workload,
-    add_counts,
-    chunk,
-    histogram,
-    kernel_ms,
-    link_ms,
-    memory_ms,
-    product,
-    softmax,
-    stencil,
-    workloads,
-    xp_of,
-)
+import block_workloads as bw  # noqa: E402
 
-import blocknb
-import blocknb.language as tl
+import blocknb  # noqa: E402
+import blocknb.language as tl  # noqa: E402
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -180,12 +166,12 @@ def touch(x):
 
 def ready(cpu: bool) -> None:
     """Starts the compiler and the device of this process, so that no measurement includes it."""
-    touch[1,](xp_of(cpu).zeros(1, "float32"))
+    touch[1,](bw.xp_of(cpu).zeros(1, "float32"))
 
 
 def tune(options: Any) -> None:
     """Compares plain tuning with tuning on the cluster."""
-    xp, rows = xp_of(options.cpu), {}
+    xp, rows = bw.xp_of(options.cpu), {}
     for name in ("one device", "cluster"):
         with tempfile.TemporaryDirectory() as folder:
             os.environ["BLOCKNB_CACHE_DIR"] = folder  # workers inherit it
@@ -255,7 +241,7 @@ def on_workers(client: Any, shape: tuple[int, ...], dtype: str, pinned: bool, gr
     parts = np.empty(grid, object)
     for number, place in enumerate(np.ndindex(*grid)):
         owner = workers[place[0] * len(workers) // grid[0]]
-        parts[place] = client.submit(chunk, number, shape, dtype, pinned, workers=[owner], pure=False)
+        parts[place] = client.submit(bw.chunk, number, shape, dtype, pinned, workers=[owner], pure=False)
     wait(list(parts.flat))
     arrays = np.empty(grid, object)
     for place, part in np.ndenumerate(parts):
@@ -263,20 +249,20 @@ def on_workers(client: Any, shape: tuple[int, ...], dtype: str, pinned: bool, gr
     return client.persist(da.block(arrays.tolist()))
 
 
-def graph(one: Workload, options: Any, arrays: list[Any], limit: int) -> Any:
+def graph(one: bw.Workload, options: Any, arrays: list[Any], limit: int) -> Any:
     """The Dask array of a workload."""
     given = {"limit": limit, "device": None if options.cpu else "cuda"}
     if one.name == "product":
-        return blocknb.contraction("bik,bkj->bij", product, *arrays, dtype="float32", **given)
+        return blocknb.contraction("bik,bkj->bij", bw.product, *arrays, dtype="float32", **given)
     if one.name == "stencil":
-        return blocknb.map_overlap(stencil, *arrays, depth=1, boundary="reflect", **given)
+        return blocknb.map_overlap(bw.stencil, *arrays, depth=1, boundary="reflect", **given)
     if one.name == "histogram":
-        counts = {"axis": (0, 1), "shape": BINS, "dtype": "int32", "split_every": 16}
-        return blocknb.reduction(histogram, add_counts, *arrays, **counts, **given)
-    return blocknb.map_blocks(softmax, *arrays, **given)
+        counts = {"axis": (0, 1), "shape": bw.BINS, "dtype": "int32", "split_every": 16}
+        return blocknb.reduction(bw.histogram, bw.add_counts, *arrays, **counts, **given)
+    return blocknb.map_blocks(bw.softmax, *arrays, **given)
 
 
-def arrays_of(one: Workload, client: Any, options: Any, pinned: bool) -> list[Any]:
+def arrays_of(one: bw.Workload, client: Any, options: Any, pinned: bool) -> list[Any]:
     """The arrays of a workload, on the workers."""
     if one.name == "product":
         batches = options.workers * one.tasks // one.outs
@@ -311,7 +297,7 @@ def arrays(options: Any) -> None:
     with client_of(options) as client:
         for pinned in (False,) if options.cpu else (True, False):
             given: list[Any] = []
-            for one in workloads(limit, options.cpu):
+            for one in bw.workloads(limit, options.cpu):
                 try:
                     if not given or one.name == "product":  # the others have the same array
                         given.clear()
@@ -321,15 +307,15 @@ def arrays(options: Any) -> None:
                     traceback.print_exc()
 
 
-def measure(one: Workload, client: Any, options: Any, limit: int, pinned: bool, given: list[Any]) -> None:
+def measure(one: bw.Workload, client: Any, options: Any, limit: int, pinned: bool, given: list[Any]) -> None:
     """Runs a workload some times on arrays of the workers, and prints the figures of the fastest run after the first one."""
     from distributed import wait
 
-    kernel = max(everywhere(client, kernel_ms, one, options.cpu).values())
+    kernel = max(everywhere(client, bw.kernel_ms, one, options.cpu).values())
     link = memory = 0.0
     if not options.cpu:
-        link = max(everywhere(client, link_ms, one).values())
-        memory = 0.0 if pinned else max(everywhere(client, memory_ms, one, options.threads).values())
+        link = max(everywhere(client, bw.link_ms, one).values())
+        memory = 0.0 if pinned else max(everywhere(client, bw.memory_ms, one, options.threads).values())
     runs = []
     for _ in range(1 + options.rounds):
         client.run(totals, True)
@@ -362,7 +348,7 @@ def measure(one: Workload, client: Any, options: Any, limit: int, pinned: bool, 
         raise RuntimeError(f"{one.name} holds {peak} bytes, more than the limit")
 
 
-def checked(one: Workload, result: Any, given: Sequence[Any]) -> float:
+def checked(one: bw.Workload, result: Any, given: Sequence[Any]) -> float:
     """The largest error of a few elements of the result."""
     if one.name == "histogram":
         return float(abs(int(result.sum().compute()) - given[0].size))

@@ -53,9 +53,9 @@ class HaloBlock:
 
 @dataclass(frozen=True)
 class HaloSpec:
-    """How a block is made of the blocks that its task gets: where each piece goes, and which part of which one it is.
+    """How a block is made of the blocks that its task gets.
 
-    `pieces` are (region, number of the given block or -1, its part); the number -1 stands for a constant, which is then the part."""
+    `pieces` are (region, number of the given block, part of it). The number -1 stands for a constant, which is then the part."""
 
     shape: tuple[int, ...]
     inside: tuple[slice, ...]
@@ -63,10 +63,7 @@ class HaloSpec:
 
     def block(self, given: Sequence[Any]) -> HaloBlock:
         """The block; the first of the given ones is the chunk inside, the others are slices of neighbours."""
-        frame = tuple(
-            (region, part if number < 0 else given[number] if part is None else given[number][part])
-            for region, number, part in self.pieces
-        )
+        frame = tuple((region, part if number < 0 else given[number][part]) for region, number, part in self.pieces)
         return HaloBlock(self.shape, given[0], self.inside, frame)
 
 
@@ -97,13 +94,27 @@ def halo_tasks(
         if source == index:
             pieces.append((region, 0, part))
             continue
-        key = (f"{name}-slice", *index, *offset)
-        slicing[key] = (operator.getitem, (array.name, *source), part)
-        pieces.append((region, len(keys), None))
-        keys.append(key)
+        # A neighbour sends one slice for all regions that it fills: whole along the axes that it shares with the chunk.
+        same = [place == index[axis] for axis, place in enumerate(source)]
+        sent = tuple(slice(None) if shared else one for one, shared in zip(part, same, strict=True))
+        key = (
+            f"{name}-slice",
+            *index,
+            *(one for axis, place in enumerate(source) for one in _named(place, sent[axis])),
+        )
+        if key not in slicing:
+            slicing[key] = (operator.getitem, (array.name, *source), sent)
+            keys.append(key)
+        rest = tuple(one if shared else slice(None) for one, shared in zip(part, same, strict=True))
+        pieces.append((region, keys.index(key), rest))
     inside = tuple(slice(depths[axis], depths[axis] + size) for axis, size in enumerate(sizes))
     shape = tuple(size + 2 * depths[axis] for axis, size in enumerate(sizes))
     return HaloSpec(shape, inside, tuple(pieces)), keys, slicing
+
+
+def _named(place: int, part: slice) -> tuple[int, int]:
+    """What tells two slices of neighbours apart, along an axis."""
+    return place, -1 if part.start is None else part.start
 
 
 def _region(side: int, depth: int, size: int) -> slice:

@@ -175,7 +175,8 @@ class Streamer:
     def _staged(self, pair: StreamPair, block: HostBlock) -> np.ndarray:
         """A block as one array that the device copies from. It stays in memory until the task ends."""
         if isinstance(block, HaloBlock):
-            host = block.assembled(self.device.pinned(block.shape, block.dtype))
+            host = self.device.pinned(block.shape, block.dtype)
+            block.assembled(host)
         elif self._copies_directly(block):
             host = block
         else:
