@@ -52,9 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"unknown parts: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     if options.cpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [*sys.path[:2], os.environ.get("PYTHONPATH")])
-    )  # for the workers
+    paths = [str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))  # for the workers
     status = 0
     for name in options.parts or PARTS:
         began = time.perf_counter()

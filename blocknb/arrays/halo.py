@@ -72,49 +72,50 @@ def fits(array: Any, depths: Mapping[int, int]) -> bool:
     return all(size >= depths[axis] for axis, sizes in enumerate(array.chunks) for size in sizes)
 
 
-def halo_tasks(
-    name: str, array: Any, index: tuple[int, ...], depths: Mapping[int, int], edges: Edges
-) -> tuple[Any, ...]:
-    """What the task of a block needs: (its HaloSpec, the keys of its blocks, the tasks that slice neighbours by key)."""
-    sizes = [array.chunks[axis][place] for axis, place in enumerate(index)]
-    keys: list[Any] = [(array.name, *index)]
-    slicing: dict[Any, Any] = {}
-    pieces = []
-    sides = [(-1, 0, 1) if depths[axis] else (0,) for axis in range(array.ndim)]
-    for offset in itertools.product(*sides):
-        if not any(offset):
-            continue
-        region = tuple(_region(side, depths[axis], sizes[axis]) for axis, side in enumerate(offset))
-        found = [_source(array, axis, index[axis], side, depths[axis], edges[axis]) for axis, side in enumerate(offset)]
+class HaloPieces:
+    """Collects the pieces around the block with an index: `keys` are the blocks that its task gets, `slicing` the tasks by key that slice
+    neighbours."""
+
+    def __init__(self, name: str, array: Any, index: tuple[int, ...], depths: Mapping[int, int], edges: Edges):
+        self.name, self.array, self.index, self.depths, self.edges = name, array, index, depths, edges
+        self.sizes = [array.chunks[axis][place] for axis, place in enumerate(index)]
+        self.keys: list[Any] = [(array.name, *index)]
+        self.slicing: dict[Any, Any] = {}
+
+    def spec(self) -> HaloSpec:
+        """How the task assembles the block."""
+        sides = [(-1, 0, 1) if self.depths[axis] else (0,) for axis in range(self.array.ndim)]
+        pieces = tuple(self._piece(offset) for offset in itertools.product(*sides) if any(offset))
+        inside = tuple(slice(self.depths[axis], self.depths[axis] + size) for axis, size in enumerate(self.sizes))
+        shape = tuple(size + 2 * self.depths[axis] for axis, size in enumerate(self.sizes))
+        return HaloSpec(shape, inside, pieces)
+
+    def _piece(self, offset: tuple[int, ...]) -> tuple[tuple[slice, ...], int, Any]:
+        """The region at an offset of -1, 0 or 1 per axis, the number of the block that fills it, and the part of that block."""
+        region = tuple(_region(side, self.depths[axis], self.sizes[axis]) for axis, side in enumerate(offset))
+        found = [
+            _source(self.array.chunks[axis], self.index[axis], side, self.depths[axis], self.edges[axis])
+            for axis, side in enumerate(offset)
+        ]
         constants = [value for place, value in found if place is None]
         if constants:  # as in Dask, the last axis decides in a corner
-            pieces.append((region, -1, constants[-1]))
-            continue
-        source, part = (tuple(one) for one in zip(*found, strict=True))
-        if source == index:
-            pieces.append((region, 0, part))
-            continue
-        # A neighbour sends one slice for all regions that it fills: whole along the axes that it shares with the chunk.
-        same = [place == index[axis] for axis, place in enumerate(source)]
-        sent = tuple(slice(None) if shared else one for one, shared in zip(part, same, strict=True))
-        key = (
-            f"{name}-slice",
-            *index,
-            *(one for axis, place in enumerate(source) for one in _named(place, sent[axis])),
-        )
-        if key not in slicing:
-            slicing[key] = (operator.getitem, (array.name, *source), sent)
-            keys.append(key)
-        rest = tuple(one if shared else slice(None) for one, shared in zip(part, same, strict=True))
-        pieces.append((region, keys.index(key), rest))
-    inside = tuple(slice(depths[axis], depths[axis] + size) for axis, size in enumerate(sizes))
-    shape = tuple(size + 2 * depths[axis] for axis, size in enumerate(sizes))
-    return HaloSpec(shape, inside, tuple(pieces)), keys, slicing
+            return region, -1, constants[-1]
+        if all(place == here for (place, _), here in zip(found, self.index, strict=True)):
+            return region, 0, tuple(part for _, part in found)
+        return self._of_neighbour(region, found)
 
-
-def _named(place: int, part: slice) -> tuple[int, int]:
-    """What tells two slices of neighbours apart, along an axis."""
-    return place, -1 if part.start is None else part.start
+    def _of_neighbour(self, region: tuple[slice, ...], found: Sequence[Any]) -> tuple[tuple[slice, ...], int, Any]:
+        """A neighbour sends one slice for all regions that it fills: whole along the axes that it shares with the chunk."""
+        same = [place == here for (place, _), here in zip(found, self.index, strict=True)]
+        sent = tuple(slice(None) if shared else part for (_, part), shared in zip(found, same, strict=True))
+        rest = tuple(part if shared else slice(None) for (_, part), shared in zip(found, same, strict=True))
+        source = tuple(place for place, _ in found)
+        starts = (-1 if part.start is None else part.start for part in sent)
+        key = (f"{self.name}-slice", *self.index, *source, *starts)
+        if key not in self.slicing:
+            self.slicing[key] = (operator.getitem, (self.array.name, *source), sent)
+            self.keys.append(key)
+        return region, self.keys.index(key), rest
 
 
 def _region(side: int, depth: int, size: int) -> slice:
@@ -122,9 +123,8 @@ def _region(side: int, depth: int, size: int) -> slice:
     return (slice(depth, depth + size), slice(depth + size, size + 2 * depth), slice(0, depth))[side]
 
 
-def _source(array: Any, axis: int, place: int, side: int, depth: int, edge: Any) -> tuple[int | None, Any]:
+def _source(chunks: Sequence[int], place: int, side: int, depth: int, edge: Any) -> tuple[int | None, Any]:
     """Along an axis, the place of the chunk that a piece comes from, and the slice of it; or None, and the number outside of the array."""
-    chunks = array.chunks[axis]
     if not side:
         return place, slice(None)
     other = place + side

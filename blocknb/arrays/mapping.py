@@ -17,7 +17,7 @@ import numpy as np
 
 from blocknb.arrays.block_calls import DEVICES, BlockCall
 from blocknb.arrays.dask_import import checked_arrays, parsed_limit
-from blocknb.arrays.halo import HaloSpec, fits, halo_tasks
+from blocknb.arrays.halo import HaloPieces, HaloSpec, fits
 from blocknb.errors import LaunchError
 
 _NO_HALO = "none"
@@ -119,17 +119,24 @@ def map_overlap(
     call = block_call(wrapper, arrays, dtype, device, limit)
     _, unified = da.core.unify_chunks(*(given for x in arrays for given in (x, range(x.ndim)[::-1])))
     unified = [one if fits(one, depths) else _larger_chunks(da, one, depths) for one in unified]
-    name, sizes = new_name(wrapper), unified[0].chunks
+    name = new_name(wrapper)
+    graph = HighLevelGraph.from_collections(name, _halo_graph(name, call, unified, depths, edges), dependencies=unified)
+    return da.Array(graph, name, unified[0].chunks, meta=empty_like(first, call.dtype))
+
+
+def _halo_graph(
+    name: str, call: BlockCall, arrays: Sequence[Any], depths: Mapping[int, int], edges: Mapping[int, Any]
+) -> dict[Any, Any]:
+    """The tasks of `map_overlap` on arrays of the same chunks."""
     tasks: dict[Any, Any] = {}
-    for index in itertools.product(*(range(count) for count in unified[0].numblocks)):
-        shape = tuple(sizes[axis][place] for axis, place in enumerate(index))
-        found = [halo_tasks(f"{name}-{n}", one, index, depths, edges) for n, one in enumerate(unified)]
-        function = HaloCall(call, shape, tuple(one[0] for one in found), tuple(len(one[1]) for one in found))
-        tasks[(name, *index)] = (function, *(key for one in found for key in one[1]))
-        for _, _, slicing in found:
-            tasks.update(slicing)
-    graph = HighLevelGraph.from_collections(name, tasks, dependencies=unified)
-    return da.Array(graph, name, sizes, meta=empty_like(first, call.dtype))
+    for index in itertools.product(*map(range, arrays[0].numblocks)):
+        found = [HaloPieces(f"{name}-{n}", one, index, depths, edges) for n, one in enumerate(arrays)]
+        specs = tuple(one.spec() for one in found)
+        function = HaloCall(call, tuple(found[0].sizes), specs, tuple(len(one.keys) for one in found))
+        tasks[(name, *index)] = (function, *(key for one in found for key in one.keys))
+        for one in found:
+            tasks.update(one.slicing)
+    return tasks
 
 
 def _larger_chunks(da: Any, array: Any, depths: Mapping[int, int]) -> Any:
