@@ -80,15 +80,15 @@ def add_counts(partials, out):
 
 
 @blocknb.kernel
-def product_kernel(a, b, out, n, k, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+def product_kernel(a, b, out, n, k, a_row, b_row, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     at = out + rows[:, None] * n + columns[None, :]
     total = tl.load(at)
     for start in range(0, k, BLOCK_K):
         ks = start + tl.arange(0, BLOCK_K)
-        left = tl.load(a + rows[:, None] * k + ks[None, :])
-        total = tl.dot(left, tl.load(b + ks[:, None] * n + columns[None, :]), total)
+        left = tl.load(a + rows[:, None] * a_row + ks[None, :])
+        total = tl.dot(left, tl.load(b + ks[:, None] * b_row + columns[None, :]), total)
     tl.store(at, total)
 
 
@@ -97,9 +97,10 @@ def product(a, b, out):
     m, n, k = a.shape[1], b.shape[2], a.shape[2]
     large = m % 128 == 0 and n % 256 == 0
     sizes = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64} if large else {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16}
+    rows = [x.strides[1] // x.itemsize for x in (a, b)]
     grid = m // sizes["BLOCK_M"], n // sizes["BLOCK_N"]
     for one in range(len(a)):
-        product_kernel[grid](a[one], b[one], out[one], n, k, **sizes, num_warps=8 if large else 4)
+        product_kernel[grid](a[one], b[one], out[one], n, k, *rows, **sizes, num_warps=8 if large else 4)
 
 
 def softmax(x, out):
