@@ -22,6 +22,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from blocknb.runtime import parallel_compile
 from blocknb.tune import measuring_worker, store
 from blocknb.tune.config import Config
@@ -37,6 +39,7 @@ LOOKS = 0.5  # seconds between two looks at the list of workers
 TOLD = 0.9  # workers hear of a better median if it is better by so much
 FETCHING = 5.0  # seconds for the result of a finished task
 KEEPING = 10.0  # seconds in which workers write the choice
+LOCAL = ("inproc://", "tcp://127.0.0.1", "tls://127.0.0.1")  # addresses of schedulers on this machine, with their workers
 PATIENCE = 300.0  # seconds without any worker before the search fails; a cluster may queue new ones
 
 
@@ -169,9 +172,9 @@ class ClusterSearch:
                 self._lose(self.members.pop(address))
             self.members.update({address: Member(address) for address in there - self.members.keys()})
             self._check(now)
-            for member in self.members.values():
-                if member.opened is None and member.future is None:
-                    self._submit(member, measuring_worker.open_search)
+            new = [member for member in self.members.values() if member.opened is None and member.future is None]
+            for member in new if new and self._send() else ():
+                self._submit(member, measuring_worker.open_search)
         return list(self.members.values())
 
     def _check(self, now: float) -> None:
@@ -203,9 +206,16 @@ class ClusterSearch:
             self.client.cancel([member.future])
         member.future, member.numbers = None, ()
 
+    def _send(self) -> bool:
+        """Sends the parcel to each worker once, and again after a worker has died with it. False if a worker dies meanwhile."""
+        if self.sent is None:
+            parcel = Parcel(np.frombuffer(self.data, np.uint8))  # Dask sends the memory of an array without copies
+            direct = self.client.scheduler.address.startswith(LOCAL) or None  # not through the scheduler
+            with contextlib.suppress(OSError):
+                self.sent = self.client.scatter(parcel, broadcast=True, hash=False, direct=direct, timeout=LOOKS)
+        return self.sent is not None
+
     def _submit(self, member: Member, task: Callable[..., Any], *args: Any) -> None:
-        if self.sent is None:  # the scheduler keeps it, and brings it to each worker once, also after all have died
-            self.sent = self.client.submit(Parcel, self.data, key=f"tuning-{uuid.uuid4().hex}")
         uses = {"GPU": 1} if member.opened and "GPU" in member.opened.resources else None
         member.future = self.client.submit(
             task, self.name, self.sent, *args, workers=[member.address], resources=uses, pure=False, retries=0
@@ -227,7 +237,7 @@ class ClusterSearch:
 
     def _prepare(self) -> None:
         """Makes each worker compile its share of the configurations. If it dies, they are compiled when they are measured."""
-        for search in self.kinds.values():
+        for search in self.kinds.values() if self._send() else ():
             team = self._team(search)
             for place, member in enumerate(team):
                 member.share = frozenset(list(search.pending)[place :: len(team)])
@@ -240,7 +250,7 @@ class ClusterSearch:
 
     def _assign(self) -> bool:
         """Gives work to idle workers. Returns whether anything is left to do."""
-        for member in self.members.values():
+        for member in self.members.values() if self.members and self._send() else ():
             if member.future is None and member.opened is not None and member.measures:
                 search = self.kinds[member.opened.kind]
                 if (work := self._next(search, member))[0]:

@@ -29,9 +29,9 @@ _measuring = threading.Lock()
 
 @dataclass(frozen=True)
 class Parcel:
-    """A search in pickled form: (tuner, configurations, args, kwargs)."""
+    """A search in pickled form, as an array of bytes: (tuner, configurations, args, kwargs)."""
 
-    data: bytes
+    data: Any
 
 
 @dataclass(frozen=True)
