@@ -7,7 +7,7 @@
 `tune` compares plain `tune` in this process with `tune(client=...)`: same candidates, empty caches, then warm ones. `sweep` runs a
 benchmark on every worker. `arrays` streams arrays through each worker within `--limit`, and compares the time with a bound: the slower of
 the link and the kernel, each measured alone. The link is what copies of pinned chunks take without kernels and without Dask. For chunks
-that are not pinned it is that, or what the threads of the worker take to copy the same memory on the host, whichever is slower. All workers
+that are not pinned it is that, or what four threads of the worker take to copy the same memory on the host, if that is slower. All workers
 measure these at once. Each part prints its results when it has them. The exit status is 1 if a part failed.
 """
 
@@ -33,6 +33,7 @@ import block_workloads as bw  # noqa: E402
 
 import blocknb  # noqa: E402
 import blocknb.language as tl  # noqa: E402
+from blocknb.arrays import streaming  # noqa: E402
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--small", action="store_true", help="use sizes that take seconds on a CPU; the times mean nothing"
     )
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=4, help="threads per worker")
+    parser.add_argument(
+        "--threads", type=int, default=8, help="threads per worker: those that run, and others that wait"
+    )
     parser.add_argument("--limit", default="", help='the memory of blocks in flight per worker, "1 GiB" by default')
     parser.add_argument("--rounds", type=int, default=2, help="runs of each array after the first one")
     options = parser.parse_args(arguments)
@@ -314,7 +317,8 @@ def measure(one: bw.Workload, client: Any, options: Any, limit: int, pinned: boo
     link = memory = 0.0
     if not options.cpu:
         link = max(everywhere(client, bw.link_ms, one).values())
-        memory = 0.0 if pinned else max(everywhere(client, bw.memory_ms, one, options.threads).values())
+        threads = min(options.threads, streaming.PAIRS)
+        memory = 0.0 if pinned else max(everywhere(client, bw.memory_ms, one, threads).values())
     runs = []
     for _ in range(1 + options.rounds):
         client.run(totals, True)

@@ -66,8 +66,8 @@ def map_blocks(
     chunks. `chunks`, `drop_axis` and `new_axis` are those of `dask.array.map_blocks`: they give the chunks of the result where they differ
     from those of the arrays.
 
-    `device="cuda"` streams chunks of NumPy through the GPU of each worker, which needs two to four threads. `limit`, such as "1 GiB", bounds the
-    bytes of all blocks in flight in a worker. Raises LaunchError without Dask, and for arguments that are not Dask arrays.
+    `device="cuda"` streams chunks of NumPy through the GPU of each worker, which needs four threads or more. `limit`, such as "1 GiB",
+    bounds the bytes of all blocks in flight in a worker. Raises LaunchError without Dask, and for arguments that are not Dask arrays.
     """
     da = checked_arrays("map_blocks", arrays)
     call = block_call(wrapper, arrays, dtype, device, limit)

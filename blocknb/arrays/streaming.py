@@ -3,7 +3,7 @@
 This is double buffering with pinned memory and CUDA streams (CUDA C++ Programming Guide, "Overlapping Data Transfer and Kernel
 Execution"). A `StreamPair` has two streams: one copies, one computes. Events order both. Each of four pairs serves one task at a time:
 while the kernels of a task run, other tasks copy. Two tasks fill the link or the GPU. Two more cover the time in which tasks start, end and
-copy on the host. So a worker needs two to four threads per GPU. `accumulate` also overlaps within a task, because it copies the next blocks
+copy on the host. So a worker needs four threads per GPU; more threads wait with a task at hand. `accumulate` also overlaps within a task, because it copies the next blocks
 while a kernel uses the last ones.
 
 A `StreamingDevice` is the interface to the device. `cupy_device` has the one for GPUs; tests have one that records all calls.
@@ -25,6 +25,7 @@ from blocknb.arrays.in_flight import BytesInFlight, add
 PAIRS = 4
 Wrapper = Callable[..., Any]
 HostBlock = np.ndarray | HaloBlock
+ROWS = 2  # axes of a part of an array that `copy_in` fills: one row, or a matrix of rows
 
 
 class StreamingDevice(Protocol):
@@ -61,7 +62,7 @@ class StreamingDevice(Protocol):
         """Fills an array with zeros."""
 
     def copy_in(self, host: np.ndarray, array: Any, stream: Any) -> None:
-        """Copies pinned memory to the device."""
+        """Copies pinned memory to an array of the device, which is contiguous, or a matrix of contiguous rows."""
 
     def place(self, part: Any, array: Any, region: tuple[slice, ...], stream: Any) -> None:
         """Copies an array of the device, or a number, into a region of an array of the device."""
@@ -156,8 +157,11 @@ class Streamer:
         return bool(chunk.flags.c_contiguous and self.device.is_pinned(chunk))
 
     def _device_bytes(self, block: HostBlock) -> int:
-        """The bytes of the device that a block takes while it is copied. A pinned chunk with a halo takes them twice."""
-        return block.nbytes * (2 if isinstance(block, HaloBlock) and self._copies_directly(block) else 1)
+        """The bytes of the device that a block takes while it is copied: those of its pieces too, if the device assembles it."""
+        if not (isinstance(block, HaloBlock) and self._copies_directly(block)):
+            return block.nbytes
+        chunk = 0 if len(block.shape) <= ROWS else block.chunk.nbytes
+        return block.nbytes + chunk + sum(piece.nbytes for _, piece in block.frame if isinstance(piece, np.ndarray))
 
     def _copied_in(self, pair: StreamPair, blocks: Sequence[HostBlock]) -> list[Any]:
         """Starts the copies of blocks to the device."""
@@ -200,11 +204,14 @@ class Streamer:
             packed[end - piece.size : end] = piece.reshape(-1)
         pair.staged += [packed, block.chunk]
         frame = device.empty(packed.shape, block.dtype, stream)
-        chunk = device.empty(block.chunk.shape, block.dtype, stream)
         self._copy_in(pair, packed, frame)
         begin = device.record(stream)
-        device.copy_in(block.chunk, chunk, stream)
-        device.place(chunk, array, block.inside, stream)
+        if len(block.shape) <= ROWS:
+            device.copy_in(block.chunk, array[block.inside], stream)
+        else:
+            chunk = device.empty(block.chunk.shape, block.dtype, stream)
+            device.copy_in(block.chunk, chunk, stream)
+            device.place(chunk, array, block.inside, stream)
         for (region, piece), end in zip(arrays, ends, strict=True):
             device.place(frame[end - piece.size : end].reshape(piece.shape), array, region, stream)
         for region, piece in block.frame:

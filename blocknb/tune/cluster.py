@@ -39,7 +39,11 @@ LOOKS = 0.5  # seconds between two looks at the list of workers
 TOLD = 0.9  # workers hear of a better median if it is better by so much
 FETCHING = 5.0  # seconds for the result of a finished task
 KEEPING = 10.0  # seconds in which workers write the choice
-LOCAL = ("inproc://", "tcp://127.0.0.1", "tls://127.0.0.1")  # addresses of schedulers on this machine, with their workers
+LOCAL = (
+    "inproc://",
+    "tcp://127.0.0.1",
+    "tls://127.0.0.1",
+)  # addresses of schedulers on this machine, with their workers
 PATIENCE = 300.0  # seconds without any worker before the search fails; a cluster may queue new ones
 
 
