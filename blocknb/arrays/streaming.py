@@ -3,8 +3,8 @@
 This is double buffering with pinned memory and CUDA streams (CUDA C++ Programming Guide, "Overlapping Data Transfer and Kernel
 Execution"). A `StreamPair` has two streams: one copies, one computes. Events order both. Each of four pairs serves one task at a time:
 while the kernels of a task run, other tasks copy. Two tasks fill the link or the GPU. Two more cover the time in which tasks start, end and
-copy on the host. So a worker needs four threads per GPU; more threads wait with a task at hand. `accumulate` also overlaps within a task, because it copies the next blocks
-while a kernel uses the last ones.
+copy on the host. So a worker needs four threads per GPU; more threads have the next tasks at hand. `accumulate` also overlaps within a
+task, because it copies the next blocks while a kernel uses the last ones.
 
 A `StreamingDevice` is the interface to the device. `cupy_device` has the one for GPUs; tests have one that records all calls.
 """
