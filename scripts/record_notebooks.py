@@ -32,6 +32,12 @@ from blocknb.notebook.results import RESULT_MIME  # noqa: E402
 
 MOST_BYTES = 2_000_000  # of a recorded notebook
 REFUSAL = "make recorded runs notebooks on an NVIDIA GPU, and CuPy finds none on this machine."
+#: Folders that differ between machines and runs: of installed packages, of the kernel's cells, and of Inductor's files.
+PLACES = (
+    (re.compile(r"(?<![\w/])/(?:[\w.-]+/)*site-packages/"), "site-packages/"),
+    (re.compile(r"(?<![\w/])/(?:[\w.-]+/)*ipykernel_\d+/"), "ipykernel/"),
+    (re.compile(r"(?<![\w/])/(?:[\w.-]+/)+(?=\w\w/c\w{51}\.py)"), "torchinductor/"),
+)
 LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
 
 
@@ -39,7 +45,8 @@ LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
 class Recording:
     """A notebook, and the file `to` which its run is written. It needs so many `gpus`, whose name contains `device`, and `packages`.
 
-    `changes` are texts of its cells and what replaces them in the run: a notebook that starts CPU workers gets a worker per GPU."""
+    `changes` are texts of its code cells and what replaces them in the run: a notebook that starts CPU workers gets a worker per GPU.
+    `prose` are those of its texts."""
 
     notebook: str
     to: str
@@ -47,6 +54,7 @@ class Recording:
     device: str = ""
     packages: tuple[str, ...] = ()
     changes: tuple[tuple[str, str], ...] = ()
+    prose: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:
@@ -55,15 +63,27 @@ class Recording:
 
 ON_GPUS = (
     ("from dask.distributed import Client, LocalCluster", "from dask.distributed import Client\nfrom dask_cuda import LocalCUDACluster"),
-    ("LocalCluster(n_workers=2, threads_per_worker=1, ", "LocalCUDACluster(n_workers=2, threads_per_worker=2, "),
+    ("LocalCluster(n_workers=2, threads_per_worker=1, ", "LocalCUDACluster(n_workers=2, threads_per_worker=8, "),
     ("import numpy as np\n", "import cupy\nimport numpy as np\n"),
     ("x = np.random.default_rng(0)", "x = cupy.random.default_rng(0)"),
     ("out = np.empty_like(x)", "out = cupy.empty_like(x)"),
     ('large, limit="2 MB")', 'large, limit="2 MB", device="cuda")'),
 )  # fmt: skip
+PROSE_ON_GPUS = (
+    ("This notebook starts two CPU workers on this machine.", "This run has a worker for each of two GPUs."),
+    (
+        "On a machine with GPUs,\nstart `dask_cuda.LocalCUDACluster(threads_per_worker=8)` instead, make the arrays with CuPy, and "
+        'stream blocks with `device="cuda"`. The page\n[large_arrays.md](../../docs/large_arrays.md) links to such a run.',
+        "`dask_cuda`\nstarts them. The arrays are made with CuPy, and section 3 streams blocks of NumPy through the GPUs.",
+    ),
+    ("This cluster has one kind of device, this CPU.", "This cluster has one kind of device."),
+    ('On GPU workers,\n`device="cuda"` streams', 'The argument\n`device="cuda"` streams'),
+)
 RECORDINGS = (
     Recording("notebooks/reference/the_card.ipynb", "docs/04_the_card_on_an_H200.ipynb", device="H200"),
-    Recording("notebooks/reference/pytorch_ops.ipynb", "docs/recorded/pytorch_ops.ipynb", packages=("torch",)),
+    Recording(
+        "notebooks/reference/pytorch_ops.ipynb", "docs/recorded/pytorch_ops.ipynb", packages=("torch", "matplotlib")
+    ),
     Recording("notebooks/reference/pytorch_compile.ipynb", "docs/recorded/pytorch_compile.ipynb", packages=("torch",)),
     Recording(
         "notebooks/reference/13_many_gpus.ipynb",
@@ -71,6 +91,7 @@ RECORDINGS = (
         gpus=2,
         packages=("distributed", "dask_cuda"),
         changes=ON_GPUS,
+        prose=PROSE_ON_GPUS,
     ),
     Recording("notebooks/course/12_your_own.ipynb", "docs/recorded/12_your_own.ipynb"),
 )
@@ -113,6 +134,7 @@ def record(one: Recording, gpus: Sequence[str], cpu: Path | None) -> int:
     device = platform.machine() if cpu is not None else f"{one.gpus} x {gpus[0]}" if one.gpus > 1 else gpus[0]
     if cpu is None:
         change(notebook, one.changes)
+        change(notebook, one.prose, "markdown")
     else:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     print(f"{one.name}: running on {device} ...", flush=True)
@@ -158,9 +180,9 @@ def without_packages(one: Recording) -> str:
     return f"not installed: {', '.join(lost)}" if lost else ""
 
 
-def change(notebook: Any, changes: Sequence[tuple[str, str]]) -> None:
-    """Replaces texts in the code cells. Raises ValueError for a text that no cell contains."""
-    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+def change(notebook: Any, changes: Sequence[tuple[str, str]], kind: str = "code") -> None:
+    """Replaces texts in the cells of a kind. Raises ValueError for a text that no cell contains."""
+    cells = [cell for cell in notebook.cells if cell.cell_type == kind]
     for old, new in changes:
         found = [cell for cell in cells if old in cell.source]
         if not found:
@@ -212,6 +234,8 @@ def cleaned(value: Any) -> Any:
     if isinstance(value, str):
         for text, instead in ((str(ROOT), "blocknb"), (str(Path.home()), "~"), (platform.node(), "host")):
             value = re.sub(rf"(?<![\w/]){re.escape(text)}(?!\w)", instead, value) if len(text) > 3 else value
+        for place, instead in PLACES:
+            value = place.sub(instead, value)
     return value
 
 

@@ -43,6 +43,7 @@ def test_every_recording_names_a_notebook_and_texts_that_it_has(recorder: Module
     for one in recorder.RECORDINGS:
         notebook = nbformat.read(ROOT / one.notebook, as_version=4)
         recorder.change(notebook, one.changes)
+        recorder.change(notebook, one.prose, "markdown")
         sources = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
         assert all(new in sources for _, new in one.changes)
         for cell in notebook.cells:  # the changed cells are still Python
@@ -50,6 +51,15 @@ def test_every_recording_names_a_notebook_and_texts_that_it_has(recorder: Module
                 compile(cell.source, one.name, "exec")
     with pytest.raises(ValueError, match="no cell contains 'that'"):
         recorder.change(notebook, [("that", "this")])
+
+
+def test_folders_of_a_machine_are_not_recorded(recorder: ModuleType) -> None:
+    output = {"text": "at /opt/venv/lib/python3.12/site-packages/torch/x.py:3, in /tmp/ipykernel_61/9.py:7 and 1/2"}
+    assert recorder.cleaned(output) == {"text": "at site-packages/torch/x.py:3, in ipykernel/9.py:7 and 1/2"}
+    inductor = f"/tmp/some/folder/ab/c{'a' * 51}.py"
+    assert recorder.cleaned([inductor]) == [f"torchinductor/ab/c{'a' * 51}.py"]
+    kept = "docs/site-packages/x, https://example.org/a/b, 3 /4"
+    assert recorder.cleaned(kept) == kept
 
 
 def written(folder: Path, *sources: str) -> str:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from blocknb.arrays.halo import HaloBlock
 from blocknb.arrays.in_flight import BytesInFlight, add
 from blocknb.arrays.streaming import Streamer
 from blocknb.errors import LaunchError
@@ -70,17 +71,30 @@ class BlockCall:
             begin = time.perf_counter()
             out = (xp.zeros if zero else xp.empty)(shape, self.dtype)
             for term in terms:
-                self.wrapper(*term, out)
+                self.wrapper(*(_whole(block, xp) for block in term), out)
             if xp is not np:
                 xp.cuda.get_current_stream().synchronize()
             add(blocks=1, bytes_in=moved, bytes_out=size, compute_ms=(time.perf_counter() - begin) * 1e3)
         return out
 
 
+def _whole(block: Any, xp: Any) -> Any:
+    """A block as one array, where it runs: assembled if it is a chunk with a halo."""
+    if not isinstance(block, HaloBlock):
+        return block
+    found = block.assembled(xp.empty(block.shape, block.dtype))
+    if xp is np:
+        found.flags.writeable = False
+    return found
+
+
 def host_block(block: Any) -> Any:
     """A block of host memory that a kernel takes: a read-only view, or a copy where the address is not a multiple of the element size.
 
-    Arrays that arrive through Dask's network layer may have any address."""
+    Arrays that arrive through Dask's network layer may have any address. The pieces of a HaloBlock are handled one by one."""
+    if isinstance(block, HaloBlock):
+        frame = ((region, host_block(p) if isinstance(p, np.ndarray) else p) for region, p in block.frame)
+        return replace(block, chunk=host_block(block.chunk), frame=tuple(frame))
     if isinstance(block, np.generic):
         block = np.asarray(block)
     if type(block) is not np.ndarray:
@@ -97,12 +111,16 @@ def host_block(block: Any) -> Any:
 
 
 def _on_gpu(blocks: Sequence[Any]) -> bool:
-    return any(hasattr(block, "__cuda_array_interface__") for block in blocks)
+    return any(hasattr(_chunk(block), "__cuda_array_interface__") for block in blocks)
+
+
+def _chunk(block: Any) -> Any:
+    return block.chunk if isinstance(block, HaloBlock) else block
 
 
 def _device_of(blocks: Sequence[Any]) -> Any:
     """The GPU of the first block that is on one, as a context: a process may have several."""
-    return next(block for block in blocks if hasattr(block, "__cuda_array_interface__")).device
+    return next(one for one in map(_chunk, blocks) if hasattr(one, "__cuda_array_interface__")).device
 
 
 def current_gpu() -> int:

@@ -7,6 +7,7 @@ earlier call on the cluster under the same name, although the source of a kernel
 from __future__ import annotations
 
 import functools
+import itertools
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import numpy as np
 
 from blocknb.arrays.block_calls import DEVICES, BlockCall
 from blocknb.arrays.dask_import import checked_arrays, parsed_limit
+from blocknb.arrays.halo import HaloPieces, HaloSpec, fits
 from blocknb.errors import LaunchError
 
 _NO_HALO = "none"
@@ -29,6 +31,22 @@ class MapCall:
 
     def __call__(self, *blocks: Any, block_info: Any = None) -> Any:
         return self.call.on(blocks, tuple(map(int, block_info[None]["chunk-shape"])))
+
+
+@dataclass(frozen=True)
+class HaloCall:
+    """The function of one task of `map_overlap`. It gets the blocks of all arrays; `specs` and `counts` say which belong to which."""
+
+    call: BlockCall
+    shape: tuple[int, ...]
+    specs: tuple[HaloSpec, ...]
+    counts: tuple[int, ...]
+
+    def __call__(self, *given: Any) -> Any:
+        ends = np.cumsum((0, *self.counts)).tolist()
+        parts = [given[begin:end] for begin, end in itertools.pairwise(ends)]
+        blocks = [spec.block(part) for spec, part in zip(self.specs, parts, strict=True)]
+        return self.call.on(blocks, self.shape)
 
 
 def map_blocks(
@@ -48,8 +66,8 @@ def map_blocks(
     chunks. `chunks`, `drop_axis` and `new_axis` are those of `dask.array.map_blocks`: they give the chunks of the result where they differ
     from those of the arrays.
 
-    `device="cuda"` streams chunks of NumPy through the GPU of each worker, which needs two threads. `limit`, such as "1 GiB", bounds the
-    bytes of all blocks in flight in a worker. Raises LaunchError without Dask, and for arguments that are not Dask arrays.
+    `device="cuda"` streams chunks of NumPy through the GPU of each worker, which needs four threads or more. `limit`, such as "1 GiB",
+    bounds the bytes of all blocks in flight in a worker. Raises LaunchError without Dask, and for arguments that are not Dask arrays.
     """
     da = checked_arrays("map_blocks", arrays)
     call = block_call(wrapper, arrays, dtype, device, limit)
@@ -82,6 +100,8 @@ def map_overlap(
     The other arguments are those of `map_blocks`. Raises LaunchError as it does, and for the boundary "none", which has no halo.
     """
     da = checked_arrays("map_overlap", arrays)
+    from dask.highlevelgraph import HighLevelGraph
+
     first = arrays[0]
     if any(array.shape != first.shape for array in arrays):
         shapes = ", ".join(str(array.shape) for array in arrays)
@@ -98,16 +118,36 @@ def map_overlap(
         )
     call = block_call(wrapper, arrays, dtype, device, limit)
     _, unified = da.core.unify_chunks(*(given for x in arrays for given in (x, range(x.ndim)[::-1])))
-    padded = [da.overlap.overlap(array, depths, edges) for array in unified]
-    inner = tuple(tuple(size - 2 * depths[axis] for size in sizes) for axis, sizes in enumerate(padded[0].chunks))
-    return da.map_blocks(
-        MapCall(call),
-        *padded,
-        name=new_name(wrapper),
-        dtype=call.dtype,
-        chunks=inner,
-        meta=empty_like(first, call.dtype),
-    )
+    unified = [one if fits(one, depths) else _larger_chunks(da, one, depths) for one in unified]
+    name = new_name(wrapper)
+    graph = HighLevelGraph.from_collections(name, _halo_graph(name, call, unified, depths, edges), dependencies=unified)
+    return da.Array(graph, name, unified[0].chunks, meta=empty_like(first, call.dtype))
+
+
+def _halo_graph(
+    name: str, call: BlockCall, arrays: Sequence[Any], depths: Mapping[int, int], edges: Mapping[int, Any]
+) -> dict[Any, Any]:
+    """The tasks of `map_overlap` on arrays of the same chunks."""
+    tasks: dict[Any, Any] = {}
+    for index in itertools.product(*map(range, arrays[0].numblocks)):
+        found = [HaloPieces(f"{name}-{n}", one, index, depths, edges) for n, one in enumerate(arrays)]
+        specs = tuple(one.spec() for one in found)
+        function = HaloCall(call, tuple(found[0].sizes), specs, tuple(len(one.keys) for one in found))
+        tasks[(name, *index)] = (function, *(key for one in found for key in one.keys))
+        for one in found:
+            tasks.update(one.slicing)
+    return tasks
+
+
+def _larger_chunks(da: Any, array: Any, depths: Mapping[int, int]) -> Any:
+    """The array with chunks of at least the depth of the halo. Raises LaunchError if an axis is shorter."""
+    if any(size < depths[axis] for axis, size in enumerate(array.shape)):
+        raise LaunchError(
+            f"map_overlap got depth={dict(depths)} for an array of shape {array.shape}",
+            hint="a halo is at most as deep as the array is long",
+        )
+    least = (da.overlap.ensure_minimum_chunksize(depths[axis], sizes) for axis, sizes in enumerate(array.chunks))
+    return array.rechunk(tuple(least))
 
 
 def block_call(

@@ -185,7 +185,7 @@ class Autotuner(Wrapper):
         """
         self.nargs = dict(zip(self.arg_names, args, strict=False))
         configs = self.prune_configs(kwargs)
-        self._compile_ahead(configs, args, kwargs)
+        self.compile_ahead(configs, args, kwargs)
         made, failure = [], None
         for config in configs:
             self._describe(config, args, kwargs)
@@ -203,7 +203,7 @@ class Autotuner(Wrapper):
         if config.pre_hook is not None and any(isinstance(v, TensorDescriptor) for v in store.elements(named.values())):
             config.pre_hook({**named, **config.all_kwargs()})
 
-    def _compile_ahead(
+    def compile_ahead(
         self, configs: Sequence[Config], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> dict[Config, Compiled | KernelError]:
         """Compiles configurations in parallel; returns the compiled kernel or the error of each.
@@ -337,7 +337,7 @@ class Autotuner(Wrapper):
 
     def race_here(self, race: Race, configs: list[Config], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Compiles and measures the configurations without a result: in turns with blocknb's clock, one by one with any other."""
-        made = self._compile_ahead(configs, args, kwargs)
+        made = self.compile_ahead(configs, args, kwargs)
         for config, answer in made.items():
             if isinstance(answer, REFUSALS):
                 race.refuse(config, answer)

@@ -3,7 +3,8 @@
 Dask moves the data and runs the tasks; this module decides which worker measures what. Each worker measures a few configurations at a
 time, as on one device (`race`). Times of different models are never compared: each kind of device measures all configurations, and
 gets a choice of its own. Workers of one kind share the work, and tell each other the best median, which stops slower configurations.
-At the end, one worker of each kind runs the fastest configurations in turns.
+First, each worker compiles its share: one long parallel compilation is faster than one per task. Then it measures its share, and helps
+others with theirs. At the end, one worker of each kind runs the fastest configurations in turns.
 
 If a worker dies, another one measures its configurations. An interrupt keeps all results, and the next search continues.
 """
@@ -21,6 +22,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from blocknb.runtime import parallel_compile
 from blocknb.tune import measuring_worker, store
 from blocknb.tune.config import Config
@@ -36,6 +39,11 @@ LOOKS = 0.5  # seconds between two looks at the list of workers
 TOLD = 0.9  # workers hear of a better median if it is better by so much
 FETCHING = 5.0  # seconds for the result of a finished task
 KEEPING = 10.0  # seconds in which workers write the choice
+LOCAL = (
+    "inproc://",
+    "tcp://127.0.0.1",
+    "tls://127.0.0.1",
+)  # addresses of schedulers on this machine, with their workers
 PATIENCE = 300.0  # seconds without any worker before the search fails; a cluster may queue new ones
 
 
@@ -78,7 +86,7 @@ def tuned(
 
 @dataclass(eq=False)
 class Member:
-    """A worker of the cluster, with the task that it runs."""
+    """A worker of the cluster, with the task that it runs. `share` are the numbers that it has compiled at the start of a search."""
 
     address: str
     opened: Opened | None = None
@@ -86,6 +94,7 @@ class Member:
     numbers: tuple[int, ...] = ()
     final: bool = False
     measures: bool = False
+    share: frozenset[int] = frozenset()
 
 
 @dataclass(eq=False)
@@ -132,6 +141,7 @@ class ClusterSearch:
             self._finish_one()
         total = sum(len(one.pending) for one in self.kinds.values())
         with parallel_compile.shows(total, f"{self.kernel}: tuning on {len(self.members)} workers") as self.step:
+            self._prepare()
             while self._assign():
                 self._finish_one()
                 self._look()
@@ -166,9 +176,9 @@ class ClusterSearch:
                 self._lose(self.members.pop(address))
             self.members.update({address: Member(address) for address in there - self.members.keys()})
             self._check(now)
-            for member in self.members.values():
-                if member.opened is None and member.future is None:
-                    self._submit(member, measuring_worker.open_search)
+            new = [member for member in self.members.values() if member.opened is None and member.future is None]
+            for member in new if new and self._send() else ():
+                self._submit(member, measuring_worker.open_search)
         return list(self.members.values())
 
     def _check(self, now: float) -> None:
@@ -200,9 +210,16 @@ class ClusterSearch:
             self.client.cancel([member.future])
         member.future, member.numbers = None, ()
 
+    def _send(self) -> bool:
+        """Sends the parcel to each worker once, and again after a worker has died with it. False if a worker dies meanwhile."""
+        if self.sent is None:
+            parcel = Parcel(np.frombuffer(self.data, np.uint8))  # Dask sends the memory of an array without copies
+            direct = self.client.scheduler.address.startswith(LOCAL) or None  # not through the scheduler
+            with contextlib.suppress(OSError):
+                self.sent = self.client.scatter(parcel, broadcast=True, hash=False, direct=direct, timeout=LOOKS)
+        return self.sent is not None
+
     def _submit(self, member: Member, task: Callable[..., Any], *args: Any) -> None:
-        if self.sent is None:  # the scheduler keeps it, and brings it to each worker once, also after all have died
-            self.sent = self.client.submit(Parcel, self.data, key=f"tuning-{uuid.uuid4().hex}")
         uses = {"GPU": 1} if member.opened and "GPU" in member.opened.resources else None
         member.future = self.client.submit(
             task, self.name, self.sent, *args, workers=[member.address], resources=uses, pure=False, retries=0
@@ -222,23 +239,38 @@ class ClusterSearch:
 
     # ---- work
 
+    def _prepare(self) -> None:
+        """Makes each worker compile its share of the configurations. If it dies, they are compiled when they are measured."""
+        for search in self.kinds.values() if self._send() else ():
+            team = self._team(search)
+            for place, member in enumerate(team):
+                member.share = frozenset(list(search.pending)[place :: len(team)])
+                if len(member.share) > 1:
+                    self._submit(member, measuring_worker.prepare, tuple(sorted(member.share)))
+
+    def _team(self, search: DeviceSearch) -> list[Member]:
+        """The workers that measure for a kind of device."""
+        return [m for m in self.members.values() if m.opened and m.opened.kind == search.kind and m.measures]
+
     def _assign(self) -> bool:
         """Gives work to idle workers. Returns whether anything is left to do."""
-        for member in self.members.values():
+        for member in self.members.values() if self.members and self._send() else ():
             if member.future is None and member.opened is not None and member.measures:
                 search = self.kinds[member.opened.kind]
-                if (work := self._next(search))[0]:
+                if (work := self._next(search, member))[0]:
                     member.numbers, member.final = work
                     self._submit(member, measuring_worker.measure, work[0], search.best[0], work[1])
         busy = any(member.future is not None for member in self.members.values())
         return busy or any(search.pending for search in self.kinds.values()) or not self.members
 
-    def _next(self, search: DeviceSearch) -> tuple[tuple[int, ...], bool]:
-        """The numbers that the next idle worker of a kind measures, and whether they are the final."""
-        team = [m for m in self.members.values() if m.opened and m.opened.kind == search.kind and m.measures]
+    def _next(self, search: DeviceSearch, member: Member) -> tuple[tuple[int, ...], bool]:
+        """The numbers that an idle worker of a kind measures next, its own share first, and whether they are the final."""
+        team = self._team(search)
         if search.pending:
             size = min(MOST, max(1, math.ceil(len(search.pending) / (SHARE * len(team)))))
-            return tuple(search.pending.popleft() for _ in range(min(size, len(search.pending)))), False
+            chosen = tuple(sorted(search.pending, key=lambda number: number not in member.share)[:size])
+            search.pending = collections.deque(number for number in search.pending if number not in chosen)
+            return chosen, False
         if search.final is not None or search.race.known or any(m.numbers for m in team):
             return (), False
         trials = [search.race.trial(self.configs[number]) for number in self.tried]
@@ -265,7 +297,7 @@ class ClusterSearch:
             return
         if isinstance(result, Opened):
             self._open(member, result)
-        else:
+        elif result is not None:  # a worker that has compiled its share answers None
             self._take(member, result)
 
     def _failed(self, member: Member, future: Any) -> None:

@@ -29,9 +29,9 @@ _measuring = threading.Lock()
 
 @dataclass(frozen=True)
 class Parcel:
-    """A search in pickled form: (tuner, configurations, args, kwargs)."""
+    """A search in pickled form, as an array of bytes: (tuner, configurations, args, kwargs)."""
 
-    data: bytes
+    data: Any
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,12 @@ def open_search(name: str, parcel: Parcel) -> Opened:
         known,
         f"{socket.gethostname()}:{cache.shared().root}" if place is not None else "",
     )
+
+
+def prepare(name: str, parcel: Parcel, numbers: tuple[int, ...]) -> None:
+    """Compiles configurations of an open search in parallel. Errors appear when they are measured."""
+    search = _search(name, parcel)
+    search.tuner.compile_ahead([search.configs[number] for number in numbers], search.args, search.kwargs)
 
 
 def measure(name: str, parcel: Parcel, numbers: tuple[int, ...], bound: float, final: bool) -> list[Measurement]:

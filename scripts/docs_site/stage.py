@@ -72,7 +72,8 @@ def main() -> int:
 
 def pages() -> Iterator[tuple[str, str]]:
     """The path of each page of the site, and its source."""
-    units, longer, recorded = (notebooks(folder) for folder in ("notebooks/course", "notebooks/reference", "docs"))
+    units, longer = (notebooks(folder) for folder in ("notebooks/course", "notebooks/reference"))
+    recorded = [*notebooks("docs"), *notebooks("docs/recorded")]
     guides, design = markdown_files("docs"), markdown_files("docs/design")
     project = [ROOT / name for name in PROJECT if (ROOT / name).is_file()]
     course = ROOT / "notebooks" / "course" / "README.md"

@@ -101,6 +101,10 @@ class PretendDevice:
         np.copyto(array, host)
         self.run("in", stream, [array], host.size)
 
+    def place(self, part: Any, array: np.ndarray, region: tuple[slice, ...], stream: PretendStream) -> None:
+        array[region] = part
+        self.run("place", stream, [array], 0)
+
     def copy_out(self, array: np.ndarray, host: np.ndarray, stream: PretendStream) -> None:
         np.copyto(host, array)
         self.run("out", stream, [array], host.size)

@@ -225,3 +225,44 @@ def test_without_dask_the_error_names_the_command_that_installs_it() -> None:
     code = "import sys; sys.modules['dask'] = None; import blocknb; blocknb.map_blocks(len, 1)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert 'pip install "blocknb[dask]"' in done.stderr
+
+
+EDGES = ["reflect", "periodic", "nearest", 3.0]
+PADS = {"reflect": "symmetric", "periodic": "wrap", "nearest": "edge"}
+
+
+def padded(x: np.ndarray, depths: dict[int, int], edges: dict[int, Any]) -> np.ndarray:
+    """The array with its halo, one axis after another, as Dask does it."""
+    for axis, edge in edges.items():
+        widths = [(depths[axis] if n == axis else 0,) * 2 for n in range(x.ndim)]
+        more = {"constant_values": edge} if edge not in PADS else {}
+        x = np.pad(x, widths, PADS.get(edge, "constant"), **more)
+    return x
+
+
+@pytest.mark.parametrize("first", EDGES)
+@pytest.mark.parametrize("second", EDGES)
+@pytest.mark.parametrize("depths", [{0: 1, 1: 1}, {0: 2, 1: 3}, {0: 0, 1: 2}, {0: 4, 1: 5}])
+def test_every_block_with_a_halo_is_a_window_of_the_padded_array(first: Any, second: Any, depths: dict) -> None:
+    """For each boundary and their corners; the last depths are more than the smallest chunks."""
+    x, seen = np.arange(13 * 17.0).reshape(13, 17), {}
+
+    def windows(block, out):
+        (a, b), (rows, columns) = depths.values(), out.shape
+        out[...] = block[a : a + rows, b : b + columns]
+        seen[out[0, 0]] = np.array(block)
+
+    edges = {0: first, 1: second}
+    array = da.from_array(x, chunks=((4, 5, 1, 3), (6, 6, 5)))
+    found = blocknb.map_overlap(windows, array, depth=depths, boundary=edges)
+    assert np.array_equal(found.compute(scheduler="sync"), x)
+    whole = padded(x, depths, edges)
+    for corner, block in seen.items():
+        row, column = divmod(int(corner), 17)
+        assert np.array_equal(block, whole[row : row + block.shape[0], column : column + block.shape[1]])
+    assert len(seen) == np.prod(found.numblocks)
+
+
+def test_a_halo_deeper_than_the_array_is_an_error() -> None:
+    with pytest.raises(LaunchError, match=r"depth=\{0: 9\} for an array of shape \(8,\)"):
+        blocknb.map_overlap(len, da.zeros(8, chunks=4), depth=9, boundary="reflect")

@@ -79,6 +79,19 @@ def test_workers_share_the_configurations_and_a_final_decides(client, tmp_path, 
     assert any(text and float(text[0]) < 2 for text in told), "workers hear of the best median"
 
 
+def test_each_worker_compiles_its_share_before_it_measures_it(client, tmp_path) -> None:
+    log = tmp_path / "log"
+    check(tune(fake_tuner(40, log, pause=0.005), client), 40)
+    compiled = [line.split() for line in (tmp_path / "log.compiled").read_text().splitlines()]
+    assert sorted(int(block) for block, _ in compiled) == list(range(40))
+    by = dict(compiled)
+    assert len(set(by.values())) == 2 and len([b for b in by if by[b] == by["0"]]) == 20
+    first: dict[str, str] = {}  # worker -> the first configuration that it measured
+    for line in log.read_text().splitlines():
+        first.setdefault(line.split()[1], line.split()[0])
+    assert all(by[block] == worker for worker, block in first.items())
+
+
 @pytest.mark.full
 def test_workers_have_as_many_threads_as_cpus_or_as_their_environment_says() -> None:
     cpus = f"{cpu_count()} thread{'s' if cpu_count() > 1 else ''}"

@@ -11,6 +11,7 @@ import pytest
 from pretend_device import PretendDevice
 
 from blocknb.arrays import in_flight
+from blocknb.arrays.halo import HaloBlock
 from blocknb.arrays.streaming import Streamer
 from blocknb.errors import LaunchError
 
@@ -160,6 +161,68 @@ def test_a_block_that_is_not_contiguous_is_staged_once() -> None:
     assert device.staged == 2  # the block and the result
     streamer.run(doubling(device), [x[:N]], (N,), F8)
     assert device.staged == 3  # the result
+
+
+def test_the_result_of_pinned_blocks_is_pinned_and_no_other() -> None:
+    device, x, made = PretendDevice(), np.arange(N, dtype=F8), []
+    pinned = device.pinned
+
+    def kept(shape, dtype):
+        made.append(pinned(shape, dtype))
+        return made[-1]
+
+    device.pinned = kept  # type: ignore[method-assign]
+    device.is_pinned = lambda block: block is x  # type: ignore[method-assign]
+    streamer, y = Streamer(device, None), x.copy()
+    assert streamer.run(doubling(device), [x], (N,), F8) is made[-1]
+    assert streamer.accumulate(adding(device), [(x, x)], (N,), F8) is made[-1]
+    for found in (
+        streamer.run(doubling(device), [y], (N,), F8),
+        streamer.accumulate(adding(device), [(x, x), (x, y)], (N,), F8),
+    ):
+        assert not any(found is one for one in made)
+
+
+def framed(x: np.ndarray) -> HaloBlock:
+    """The middle of x as a chunk of its own, and what is around it: one column is a number, and a row broadcasts."""
+    rows, columns = x.shape
+    middle, last = slice(1, rows - 1), slice(columns - 1, columns)
+    frame = (
+        ((slice(0, 1), slice(0, columns)), x[:1]),
+        ((slice(rows - 1, rows), slice(0, columns)), x[-1:, :1]),
+        ((middle, slice(0, 1)), x[middle, :1]),
+        ((middle, last), 7.0),
+    )
+    return HaloBlock(x.shape, np.ascontiguousarray(x[1:-1, 1:-1]), (middle, slice(1, columns - 1)), frame)
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_chunk_with_a_halo_is_assembled_once(pinned: bool) -> None:
+    device, x = PretendDevice(), np.arange(40, dtype=F8).reshape(5, 8)
+    block = framed(x)
+    device.is_pinned = lambda given: pinned and given is block.chunk  # type: ignore[method-assign]
+    found = Streamer(device, 3 * x.nbytes).run(doubling(device), [block], x.shape, F8)
+    expected = x.copy()
+    expected[-1], expected[1:-1, -1] = x[-1, 0], 7
+    assert np.array_equal(found, 2 * expected)
+    assert device.staged == 2  # the block or its frame, and the result
+    copied = [one.end - one.begin for one in device.of("in")]
+    assert copied == ([8 + 1 + 3, block.chunk.size] if pinned else [x.size])
+    assert all(kernel.begin >= device.of("place")[-1].end for kernel in device.of("kernel") if pinned)
+    assert device.held == 0 and device.peak <= 3 * x.nbytes
+
+
+def test_four_tasks_have_streams_of_their_own() -> None:
+    device, together = PretendDevice(), threading.Barrier(4)
+    streamer, double = Streamer(device, None), doubling(device)
+
+    def wrapper(x, out):
+        together.wait(10)  # all four are in flight
+        double(x, out)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda k: streamer.run(wrapper, [np.full(N, k, F8)], (N,), F8), range(4)))
+    assert len({one.stream for one in device.of("kernel")}) == 4
 
 
 def test_the_figures_show_bytes_and_times_of_copies_and_kernels() -> None:

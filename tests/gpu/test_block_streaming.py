@@ -57,6 +57,48 @@ def test_a_product_adds_up_streamed_blocks() -> None:
     assert np.abs(found - a.astype(np.float64) @ b).max() < 1e-3
 
 
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("boundary", ["reflect", "periodic", 3.0])
+def test_a_stencil_streams_chunks_with_their_halo(pinned: bool, boundary: Any) -> None:
+    import cupyx
+
+    x = RNG.standard_normal((70, 90)).astype(np.float32)
+
+    def placed(block: np.ndarray) -> np.ndarray:
+        host = cupyx.empty_pinned(block.shape, block.dtype) if pinned else np.empty_like(block)
+        host[...] = block
+        return host
+
+    array = da.from_array(x, chunks=(32, 40)).map_blocks(placed, dtype=x.dtype, meta=np.empty((0, 0), x.dtype))
+    found = blocknb.map_overlap(w.stencil, array, depth=1, boundary=boundary, device="cuda").compute()
+    mode = {"reflect": {"mode": "symmetric"}, "periodic": {"mode": "wrap"}}.get(boundary, {"constant_values": 3.0})
+    y = np.pad(x.astype(np.float64), 1, **mode)
+    expected = y[:-2, 1:-1] + y[2:, 1:-1] + y[1:-1, :-2] + y[1:-1, 2:] - 4 * y[1:-1, 1:-1]
+    assert np.abs(found - expected).max() < 1e-4
+
+
+def test_the_result_of_a_pinned_chunk_is_pinned() -> None:
+    import cupyx
+
+    from blocknb.arrays.cupy_device import CupyDevice
+
+    x = cupyx.empty_pinned((8, 100), np.float32)
+    x[...] = RNG.standard_normal(x.shape)
+    for given, pinned in ((x, True), (np.array(x), False)):
+        found = blocknb.map_blocks(w.softmax, da.from_array(given, chunks=-1), device="cuda").compute()
+        assert np.abs(found - exact_softmax(x)).max() < 1e-6
+        if not pinned:
+            assert not CupyDevice(0).is_pinned(found)
+
+
+def test_chunks_of_cupy_with_a_halo_run_in_place() -> None:
+    x = RNG.standard_normal((20, 30)).astype(np.float32)
+    array = da.from_array(x, chunks=(9, 16)).map_blocks(cupy.asarray)
+    found = blocknb.map_overlap(w.stencil, array, depth=1, boundary="reflect").compute()
+    expected = blocknb.map_overlap(w.stencil, da.from_array(x, chunks=(9, 16)), depth=1, boundary="reflect").compute()
+    assert isinstance(found, cupy.ndarray) and np.abs(found.get() - expected).max() < 1e-5
+
+
 def test_chunks_of_cupy_run_in_place() -> None:
     x = RNG.standard_normal((40, 100)).astype(np.float32)
     found = blocknb.map_blocks(w.softmax, da.from_array(x, chunks=(16, 100)).map_blocks(cupy.asarray)).compute()

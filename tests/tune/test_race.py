@@ -284,7 +284,7 @@ def test_when_nothing_can_run_the_launch_raises_and_the_table_has_the_reason() -
 
 
 def test_heavily_spilling_configurations_are_not_timed(monkeypatch) -> None:
-    real = Autotuner._compile_ahead
+    real = Autotuner.compile_ahead
 
     def compiled(self: Autotuner, *args: Any) -> Any:
         made = real(self, *args)
@@ -292,7 +292,7 @@ def test_heavily_spilling_configurations_are_not_timed(monkeypatch) -> None:
             one.trace.resources = replace(one.trace.resources, spill_bytes=8 * config.kwargs["BLOCK"])
         return made
 
-    monkeypatch.setattr(Autotuner, "_compile_ahead", compiled)
+    monkeypatch.setattr(Autotuner, "compile_ahead", compiled)
     kernel = tuned(32, 64, 512)
     kernel[grid](X.copy(), 1000)
     assert [t.status == LEFT_OUT for t in kernel.tuning.trials] == [False, False, True]
