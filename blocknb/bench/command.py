@@ -6,6 +6,7 @@ prints a table and returns its rows.
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import traceback
@@ -14,10 +15,12 @@ from pathlib import Path
 
 from blocknb.bench.rows import Row, show
 from blocknb.bench.suite.runner import BenchOptions
+from blocknb.bench.torch_layers.registered import BENCHMARKS as TORCH_LAYERS
 from blocknb.errors import KernelError
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {}
 FAMILIES = ("gemm", "ragged", "skinny", "attention", "decode", "kinds")
+BY_NAME = ("zoo", *TORCH_LAYERS)  # they run only by name, because they take long
 INTERRUPTED = 130  # the exit status, as of a shell
 
 
@@ -119,7 +122,7 @@ def names() -> list[str]:
     """The names of all benchmarks, those of ready-made kernels first."""
     from blocknb.bench.suite.catalogue import BENCHMARKS as kernels
 
-    return [*kernels, "launch", "plan_check", *BENCHMARKS, "zoo"]
+    return [*kernels, "launch", "plan_check", *BENCHMARKS, *BY_NAME]
 
 
 def groups() -> dict[str, list[str]]:
@@ -142,7 +145,7 @@ def listing() -> str:
         name: ", ".join(f"{dtype} ({len(shapes)} size{'s' * (len(shapes) > 1)})" for dtype, shapes in one.gpu.items())
         for name, one in kernels.items()
     }
-    rest = {"launch": launching.run, "plan_check": plan_check.run, **BENCHMARKS, "zoo": zoo}
+    rest = {"launch": launching.run, "plan_check": plan_check.run, **BENCHMARKS, "zoo": zoo, **TORCH_LAYERS}
     others = {name: (function.__doc__ or "").strip().split("\n")[0] for name, function in rest.items()}
     width = max(map(len, (*several, *names())))
     return "\n\n".join(
@@ -151,7 +154,7 @@ def listing() -> str:
 
 
 def run(wanted: Sequence[str], options: BenchOptions, path: str = "") -> int:
-    """Runs the named benchmarks or groups, or all benchmarks but the zoo without names. Returns an exit status.
+    """Runs the named benchmarks or groups, or without names all but those of `BY_NAME`. Returns an exit status.
 
     The benchmarks of kernels run first, as one job. If `path` is given, the rows are written to that file as JSON.
     """
@@ -165,12 +168,13 @@ def run(wanted: Sequence[str], options: BenchOptions, path: str = "") -> int:
 
 
 def known_names(wanted: Sequence[str]) -> list[str]:
-    """The benchmarks of names and groups, or all but the zoo without names. Prints an error for an unknown name, and returns none."""
+    """The benchmarks of names and groups, or without names all but those of `BY_NAME`. Prints an error and returns none for an unknown
+    name."""
     wanted = list(dict.fromkeys(one for name in wanted for one in groups().get(name, [name])))
     if unknown := [name for name in wanted if name not in names()]:
         print(f"no benchmark {', '.join(unknown)}; there are {', '.join([*groups(), *names()])}", file=sys.stderr)
         return []
-    return wanted or [name for name in names() if name != "zoo"]
+    return wanted or [name for name in names() if name not in BY_NAME]
 
 
 def writable(path: str) -> bool:
@@ -196,7 +200,8 @@ def jobs(chosen: Sequence[str], options: BenchOptions) -> dict[str, Callable[[],
     found |= {"launch": lambda: launching.run(options.device)} if "launch" in chosen else {}
     found |= {"plan_check": lambda: plan_check.run(options)} if "plan_check" in chosen else {}
     found |= {name: BENCHMARKS[name] for name in chosen if name in BENCHMARKS}
-    return found | ({"zoo": lambda: zoo(options)} if "zoo" in chosen else {})
+    found |= {"zoo": lambda: zoo(options)} if "zoo" in chosen else {}
+    return found | {name: functools.partial(TORCH_LAYERS[name], options) for name in chosen if name in TORCH_LAYERS}
 
 
 def measured(jobs: dict[str, Callable[[], list[Row]]]) -> tuple[int, dict[str, list[Row]]]:
