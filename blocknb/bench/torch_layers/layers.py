@@ -19,7 +19,7 @@ from blocknb.bench.suite.runner import BenchOptions
 from blocknb.bench.suite.table import geometric_mean, ratio_text
 from blocknb.bench.torch_layers import session
 from blocknb.bench.torch_layers.cases import LayerCase, LayerInputs, Tensors, layer_cases
-from blocknb.bench.torch_layers.session import TorchClock
+from blocknb.bench.torch_layers.session import StepClock
 from blocknb.profile.timing import Timing
 
 OURS, LIGER, EAGER = "blocknb", "Liger", "torch"
@@ -142,7 +142,7 @@ def relative_errors(found: dict[str, Any], exact: dict[str, Any]) -> dict[str, f
 
 
 def measure(
-    case: LayerCase, size: tuple[int, ...], clock: TorchClock, seed: int = 1, peers: Sequence[str] = (LIGER, EAGER)
+    case: LayerCase, size: tuple[int, ...], clock: StepClock, seed: int = 1, peers: Sequence[str] = (LIGER, EAGER)
 ) -> LayerRow:
     """Checks and times one case. A contestant that is missing, fails or is wrong is not timed; `problems` has the reason."""
     row = LayerRow(case, size)
@@ -169,7 +169,7 @@ def measure(
     return row
 
 
-def _time(row: LayerRow, steps: dict[str, LayerStep], clock: TorchClock) -> None:
+def _time(row: LayerRow, steps: dict[str, LayerStep], clock: StepClock) -> None:
     if clock.device == "cuda":
         row.peaks = {name: peak_bytes(step) for name, step in steps.items()}
     row.times["step"] = clock.cold(steps)
@@ -254,7 +254,7 @@ def run(options: BenchOptions) -> list[Row]:
     session.require("torch", "liger_kernel.transformers")
     import torch
 
-    clock = TorchClock("cuda", options.rounds, SECONDS, options.clean_cache)
+    clock = StepClock("cuda", options.rounds, SECONDS, options.clean_cache)
     print(
         session.head("cuda", "Layers, bf16: forward and backward (step), forward, and the step in a loop of the host")
     )

@@ -20,7 +20,7 @@ from blocknb.bench.suite.measure import one_line
 from blocknb.bench.suite.runner import BenchOptions
 from blocknb.bench.suite.table import ratio_text
 from blocknb.bench.torch_layers import session
-from blocknb.bench.torch_layers.session import TorchClock
+from blocknb.bench.torch_layers.session import StepClock
 from blocknb.profile.timing import Timing
 
 OURS, COMPILED, EAGER = "replace + blocknb", "torch.compile", "eager"
@@ -180,7 +180,7 @@ class LlamaResults:
         return lines
 
 
-def measure(size: LlamaSize, clock: TorchClock, seed: int = 1) -> LlamaResults:
+def measure(size: LlamaSize, clock: StepClock, seed: int = 1) -> LlamaResults:
     """Makes, checks and times the contestants. One that fails or is wrong is not timed; `problems` has the reason."""
     import torch
 
@@ -211,7 +211,7 @@ def _first(
     make: Callable[[], LlamaStep],
     exact: tuple[float, dict[str, Any]],
     results: LlamaResults,
-    clock: TorchClock,
+    clock: StepClock,
 ) -> LlamaStep:
     """Compiles a contestant, compares its first step, and measures the peak of its second one."""
     from blocknb.bench.torch_layers.layers import peak_bytes
@@ -241,7 +241,7 @@ def _line(results: LlamaResults, name: str) -> str:
 def run(options: BenchOptions) -> list[Row]:
     """Measures the model, prints and returns a row per contestant. Raises Unsupported without torch, transformers or a GPU."""
     session.require("torch", "transformers", "triton")
-    clock = TorchClock("cuda", min(options.rounds, ROUNDS), SECONDS, options.clean_cache)
+    clock = StepClock("cuda", min(options.rounds, ROUNDS), SECONDS, options.clean_cache)
     print(session.head("cuda", "Llama, bf16, random weights: a training step without the optimizer"), flush=True)
     results = measure(LlamaSize(), clock, options.seed or 1)
     rows = results.rows()

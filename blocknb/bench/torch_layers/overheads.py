@@ -16,7 +16,7 @@ from blocknb.bench.rows import Row, show
 from blocknb.bench.suite.measure import one_line
 from blocknb.bench.suite.runner import BenchOptions
 from blocknb.bench.torch_layers import session
-from blocknb.bench.torch_layers.session import TorchClock
+from blocknb.bench.torch_layers.session import StepClock
 from blocknb.profile.timing import Timing
 
 BATCH = 200  # launches; the driver queues more than a thousand
@@ -83,7 +83,7 @@ def launch_of(function: Callable[..., Any], count: int, backend: str, device: st
     return lambda: run(*args, **kwargs), type(results[0]).__name__
 
 
-def launches(clock: TorchClock) -> list[Row]:
+def launches(clock: StepClock) -> list[Row]:
     """Microseconds per launch by graph, for both."""
     rows: list[Row] = []
     for name, (function, count) in graphs().items():
@@ -100,7 +100,7 @@ def launches(clock: TorchClock) -> list[Row]:
     return rows
 
 
-def operators(clock: TorchClock) -> list[Row]:
+def operators(clock: StepClock) -> list[Row]:
     """Microseconds per call of an operator."""
     from blocknb.bench.torch_layers import operator_calls as calls
 
@@ -141,7 +141,7 @@ def verdicts(rows: list[Row]) -> list[str]:
 def run(options: BenchOptions) -> list[Row]:
     """Prints and returns microseconds per launch and per call. Raises Unsupported without torch, Triton or a GPU."""
     session.require("torch", "triton")
-    clock = TorchClock("cuda", max(options.rounds, 5))
+    clock = StepClock("cuda", max(options.rounds, 5))
     print(session.head("cuda", "Overheads"))
     rows = launches(clock)
     show(f"Host time of a launch of a generated kernel, us, batches of {BATCH}", rows)

@@ -64,7 +64,7 @@ def wait(device: str) -> None:
 
 
 @dataclass(frozen=True)
-class TorchClock:
+class StepClock:
     """How calls are timed: `rounds` in turns and in random order, at most `seconds` of them. `clean` flushes the L2 cache by reading."""
 
     device: str = "cuda"
