@@ -249,8 +249,9 @@ def summary(rows: Sequence[LayerRow]) -> list[str]:
     return lines
 
 
-def run(options: BenchOptions) -> list[Row]:
-    """Measures all cases, prints each row when it is there, and returns the rows. Raises Unsupported without torch, Liger or a GPU."""
+def run(options: BenchOptions, keep: session.Keep = lambda rows: None) -> list[Row]:
+    """Measures all cases, prints and keeps each row when it is there, and returns the rows. Raises Unsupported without torch, Liger-Kernel
+    or a GPU."""
     session.require("torch", "liger_kernel.transformers")
     import torch
 
@@ -273,8 +274,13 @@ def run(options: BenchOptions) -> list[Row]:
                     gc.collect()
                     torch.cuda.empty_cache()
                 rows.append(row)
+                keep(_document(rows))
                 print("\n".join([line(row), *(f"    {name} {why}" for name, why in row.problems.items())]), flush=True)
     except KeyboardInterrupt:
         ended = [{"interrupted": True}]
     print("\n".join(summary(rows)), flush=True)
-    return [{"device": session.device_name("cuda"), **session.versions()}, *(row.as_json() for row in rows), *ended]
+    return [*_document(rows), *ended]
+
+
+def _document(rows: Sequence[LayerRow]) -> list[Row]:
+    return [session.described("cuda"), *(row.as_json() for row in rows)]

@@ -180,8 +180,9 @@ class LlamaResults:
         return lines
 
 
-def measure(size: LlamaSize, clock: StepClock, seed: int = 1) -> LlamaResults:
-    """Makes, checks and times the contestants. One that fails or is wrong is not timed; `problems` has the reason."""
+def measure(size: LlamaSize, clock: StepClock, seed: int = 1, keep: session.Keep = lambda rows: None) -> LlamaResults:
+    """Makes, checks and times the contestants. One that fails or is wrong is not timed; `problems` has the reason. `keep` gets the rows so
+    far."""
     import torch
 
     results = LlamaResults()
@@ -199,6 +200,7 @@ def measure(size: LlamaSize, clock: StepClock, seed: int = 1) -> LlamaResults:
         except Exception as error:  # a compiler may raise anything; the others are measured anyway
             results.problems[name] = f"failed: {one_line(error)}"
         print(f"  {name}: {results.problems.get(name) or _line(results, name)}", flush=True)
+        keep(results.rows())
         for parameter in parameters.values():
             parameter.grad = None
     del exact
@@ -238,13 +240,13 @@ def _line(results: LlamaResults, name: str) -> str:
     return f"first step {results.cold[name]:.1f} s{peak}, loss off by {loss:.1e}, gradients by {gradients:.1e}"
 
 
-def run(options: BenchOptions) -> list[Row]:
+def run(options: BenchOptions, keep: session.Keep = lambda rows: None) -> list[Row]:
     """Measures the model, prints and returns a row per contestant. Raises Unsupported without torch, transformers or a GPU."""
     session.require("torch", "transformers", "triton")
     clock = StepClock("cuda", min(options.rounds, ROUNDS), SECONDS, options.clean_cache)
     print(session.head("cuda", "Llama, bf16, random weights: a training step without the optimizer"), flush=True)
-    results = measure(LlamaSize(), clock, options.seed or 1)
+    results = measure(LlamaSize(), clock, options.seed or 1, keep)
     rows = results.rows()
     show("Step time in turns, and peak memory with parameters and gradients", rows)
     print("\n".join(results.verdicts()), flush=True)
-    return [{"device": session.device_name("cuda"), **session.versions()}, *rows]
+    return [session.described("cuda"), *rows]

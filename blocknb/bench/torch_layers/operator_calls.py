@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 import blocknb
 import blocknb.language as tl
 
@@ -21,8 +19,10 @@ def square_kernel(x, y, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     tl.store(y + at, v * v, mask=at < n)
 
 
-def body(x: torch.Tensor) -> torch.Tensor:
+def body(x: Any) -> Any:
     """The squares of 64 elements."""
+    import torch
+
     y = torch.empty_like(x)
     square_kernel[(1,)](x, y, x.numel(), BLOCK=64)
     return y
@@ -33,6 +33,8 @@ _library: list[Any] = []  # keeps the registrations
 
 def _peers() -> tuple[Any, Any]:
     """(the operator of `define` and `impl`, the same with a gradient)."""
+    import torch
+
     if not _library:
         library = torch.library.Library("operator_overhead", "FRAGMENT")
         for name in ("plain", "graded"):
@@ -51,6 +53,9 @@ def _peers() -> tuple[Any, Any]:
 
 def operator_calls(device: str) -> dict[str, Callable[[], Any]]:
     """The calls by name, on tensors of 64 fp32 elements on a device."""
+    import torch
+
+    body.__annotations__ = {"x": torch.Tensor, "return": torch.Tensor}
     ours = blocknb.torch_op("operator_overhead::ours")(body)
     graded = blocknb.torch_op("operator_overhead::ours_graded")(body)
     graded.backward(lambda saved, dy: 2 * dy * saved.x, save=("x",))

@@ -138,15 +138,16 @@ def verdicts(rows: list[Row]) -> list[str]:
     return lines
 
 
-def run(options: BenchOptions) -> list[Row]:
+def run(options: BenchOptions, keep: session.Keep = lambda rows: None) -> list[Row]:
     """Prints and returns microseconds per launch and per call. Raises Unsupported without torch, Triton or a GPU."""
     session.require("torch", "triton")
     clock = StepClock("cuda", max(options.rounds, 5))
     print(session.head("cuda", "Overheads"))
     rows = launches(clock)
     show(f"Host time of a launch of a generated kernel, us, batches of {BATCH}", rows)
+    keep([session.described("cuda"), *rows])
     found = operators(clock)
     show(f"Host time of a call of an operator, us, batches of {BATCH}", found)
     rows += found
     print("\n".join(verdicts(rows)), flush=True)
-    return [{"device": session.device_name("cuda"), **session.versions()}, *rows]
+    return [session.described("cuda"), *rows]

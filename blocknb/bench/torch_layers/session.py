@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from blocknb.bench.suite.measure import Ratio
+from blocknb.bench.suite.measure import Ratio, ratio_of
 from blocknb.errors import Unsupported
 from blocknb.profile.timing import Timing, interleaved
 
 LIBRARIES = ("torch", "triton", "liger_kernel", "transformers", "cupy-cuda13x", "cupy-cuda12x")
 Call = Callable[[], Any]
+Keep = Callable[[list[dict[str, Any]]], None]
 
 
 def require(*modules: str, device: str = "cuda") -> None:
@@ -53,6 +53,11 @@ def device_name(device: str) -> str:
 def head(device: str, title: str) -> str:
     """The first line of a table: the title, the device and the versions."""
     return f"\n{title}\n{device_name(device)}: {', '.join(f'{k} {v}' for k, v in versions().items())}"
+
+
+def described(device: str) -> dict[str, Any]:
+    """The device and the versions, as the first row of a document."""
+    return {"device": device_name(device), **versions()}
 
 
 def wait(device: str) -> None:
@@ -103,14 +108,7 @@ def entry(timing: Timing) -> dict[str, Any]:
 
 def ratio(times: Mapping[str, Timing], peer: str, ours: str) -> Ratio | None:
     """The peer's time over ours, with the quartiles of single rounds; None if either is missing."""
-    if peer not in times or ours not in times:
-        return None
-    value = times[peer].median / times[ours].median
-    rounds = [b / a for a, b in zip(times[ours].values, times[peer].values, strict=False)]
-    if len(rounds) < 2:
-        return Ratio(value, value, value)
-    low, _, high = statistics.quantiles(rounds, n=4, method="inclusive")
-    return Ratio(value, low, high)
+    return ratio_of(times[ours], times[peer]) if {peer, ours} <= times.keys() else None
 
 
 def verdict(figure: float, floor: float, goal: float, *, lower: bool = False) -> str:

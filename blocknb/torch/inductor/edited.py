@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from blocknb.errors import KernelError, LaunchError
 from blocknb.runtime.binding import definition
 from blocknb.runtime.kernel import Kernel
