@@ -109,7 +109,7 @@ def test_a_small_llama_shares_parameters_and_is_compared_with_fp32(monkeypatch: 
 
     monkeypatch.setattr(torch, "compile", eager_compile)
     found = llama.measure(size, CLOCK)
-    assert not found.problems and set(found.times) == {llama.OURS, llama.COMPILED, llama.EAGER}
+    assert not found.problems and set(found.times) == {llama.OURS, llama.ALL, llama.COMPILED, llama.EAGER}
     assert found.off[llama.OURS][1] <= llama.SLACK * found.off[llama.EAGER][1]
     assert found.verdicts() and found.rows()[0]["contestant"] == llama.OURS
     model = llama.model_of(size, "cpu", 1)

@@ -133,8 +133,8 @@ def relative_errors(found: dict[str, Any], exact: dict[str, Any]) -> dict[str, f
         off, size, parts = 0.0, 0.0, range(0, max(value.numel(), 1), 1 << 26)
         a, b = found[name].reshape(-1), value.reshape(-1)
         for begin in parts:  # in parts, because a copy of 2^30 elements in float64 takes 8 GiB
-            piece = b[begin : begin + (1 << 26)]
-            off += float((a[begin : begin + (1 << 26)].double() - piece).square().sum())
+            piece = b[begin : begin + (1 << 26)].detach()
+            off += float((a[begin : begin + (1 << 26)].detach().double() - piece).square().sum())
             size += float(piece.square().sum())
         error = (off / size) ** 0.5 if size else off**0.5
         errors[name] = error if error == error else float("inf")

@@ -18,7 +18,9 @@ from blocknb.torch.nn.losses import check_target, reduced
 from blocknb.torch.nn.shapes import check_floating, sums_dtype
 from blocknb.torch.ops import torch_op
 
-BLOCK_ELEMENTS = 1 << 24  # logits of one block; 32 MiB in 16 bits, which the L2 cache of a large GPU keeps until the next product
+BLOCK_ELEMENTS = (
+    1 << 24
+)  # logits of one block; 32 MiB in 16 bits, which the L2 cache of a large GPU keeps until the next product
 FEWEST, MOST = 1024, 16384  # classes per block
 
 
