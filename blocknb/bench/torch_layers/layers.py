@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blocknb.bench.rows import Row
+from blocknb.bench.suite.definition import parse_shape
 from blocknb.bench.suite.measure import one_line
 from blocknb.bench.suite.runner import BenchOptions
 from blocknb.bench.suite.table import geometric_mean, ratio_text
@@ -250,8 +251,10 @@ def summary(rows: Sequence[LayerRow]) -> list[str]:
 
 
 def run(options: BenchOptions, keep: session.Keep = lambda rows: None) -> list[Row]:
-    """Measures all cases, prints and keeps each row when it is there, and returns the rows. Raises Unsupported without torch, Liger-Kernel
-    or a GPU."""
+    """Measures all cases, or those of `shapes`, against all peers, or `peers`. Prints and keeps each row when it is there.
+
+    Returns the rows. Raises Unsupported without torch, Liger-Kernel or a GPU.
+    """
     session.require("torch", "liger_kernel.transformers")
     import torch
 
@@ -262,11 +265,15 @@ def run(options: BenchOptions, keep: session.Keep = lambda rows: None) -> list[R
     print(_aligned(COLUMNS), flush=True)
     rows: list[LayerRow] = []
     ended: list[Row] = []
+    wanted = [parse_shape(shape) for shape in options.shapes]
+    peers = [peer for peer in (LIGER, EAGER) if not options.peers or peer in options.peers]
     try:
         for case in layer_cases():
             for size in case.sizes:
+                if wanted and size not in wanted:
+                    continue
                 try:
-                    row = measure(case, size, clock, options.seed or 1)
+                    row = measure(case, size, clock, options.seed or 1, peers)
                 except torch.cuda.OutOfMemoryError as error:
                     print(f"  {case.name} {size}: {one_line(error)}", flush=True)
                     continue

@@ -79,11 +79,8 @@ class StepClock:
 
     def cold(self, calls: Mapping[str, Call]) -> dict[str, Timing]:
         """Times on the device with a cold L2 cache; the host is ahead, so the gaps between launches do not count."""
-        return dict(
-            interleaved(
-                calls, gpu=self.device == "cuda", rounds=self.rounds, warmup=2, seconds=self.seconds, clean=self.clean
-            )
-        )
+        gpu = self.device == "cuda"
+        return self._times(calls, gpu=gpu, warmup=2, clean=self.clean)
 
     def loop(self, calls: Mapping[str, Call], batch: int) -> dict[str, Timing]:
         """Times by the clock of the host, of `batch` calls one after another, per call, with a warm cache."""
@@ -96,9 +93,14 @@ class StepClock:
             wait(self.device)
             return (time.perf_counter() - begin) * 1e3 / batch
 
-        return dict(
-            interleaved(calls, gpu=False, rounds=self.rounds, warmup=1, seconds=self.seconds, cold=False, clock=clock)
-        )
+        return self._times(calls, gpu=False, warmup=1, cold=False, clock=clock)
+
+    def _times(self, calls: Mapping[str, Call], **how: Any) -> dict[str, Timing]:
+        """Raises KeyboardInterrupt if an interrupt ended the measurement."""
+        found = interleaved(calls, rounds=self.rounds, seconds=self.seconds, **how)
+        if found.cancelled:
+            raise KeyboardInterrupt
+        return dict(found)
 
 
 def entry(timing: Timing) -> dict[str, Any]:

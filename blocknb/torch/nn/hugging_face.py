@@ -118,12 +118,11 @@ def fuse_loss(model: Any) -> tuple[torch.nn.Linear, LossHead, Callable[[], None]
 
     Raises ValueError for a model without a linear `lm_head`, and for one whose loss is not that of a causal language model.
     """
-    head = getattr(model, "lm_head", None)
-    plain = getattr(model, "loss_function", None)
+    head: Any = getattr(model, "lm_head", None)
+    plain: Any = getattr(model, "loss_function", None)
     if type(head) is not torch.nn.Linear or plain is None:
-        raise ValueError(
-            f"fused_loss=True needs a model with a linear lm_head and a loss_function, not {type(model).__name__}"
-        )
+        kind = type(model).__name__
+        raise ValueError(f"fused_loss=True needs a model with a linear lm_head and a loss_function, not {kind}")
     if getattr(plain, "__name__", "") != "ForCausalLMLoss":
         raise ValueError(f"fused_loss=True is for the loss ForCausalLMLoss, and the model has {plain!r}")
     if getattr(model.config, "final_logit_softcapping", None):
