@@ -134,3 +134,12 @@ def test_a_model_that_does_not_fit_is_refused_and_stays() -> None:
     with pytest.raises(ValueError, match="ForCausalLMLoss"):
         replace(model, fused_loss=True)
     assert type(model.lm_head) is torch.nn.Linear and model.config._attn_implementation == "sdpa"
+
+
+def test_older_versions_of_transformers_give_the_positions_of_the_queries() -> None:
+    given = {"attention_mask": None, "kv_length": 7, "local_size": None, "allow_is_causal_skip": True}
+    whole, last = torch.arange(7), torch.tensor([6])
+    assert hugging_face.hugging_face_mask(**given, cache_position=whole) is None
+    assert hugging_face.causal_mask(**given, cache_position=whole) is None
+    with pytest.raises(ValueError, match="without a cache"):
+        hugging_face.causal_mask(**given, cache_position=last)

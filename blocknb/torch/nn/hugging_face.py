@@ -5,7 +5,7 @@ Both use what transformers offers for this: the registries of attention function
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -18,13 +18,19 @@ from blocknb.torch.nn.linear_losses import linear_cross_entropy
 NAME, CAUSAL = "blocknb", "blocknb_causal"  # of the attention in the registries of transformers
 
 
+def _queries(keywords: Mapping[str, Any]) -> Any:
+    """The number of queries, which older versions of transformers give by their positions."""
+    positions = keywords.get("cache_position")
+    return keywords.get("q_length") if positions is None else positions.shape[0]
+
+
 def hugging_face_mask(*args: Any, **keywords: Any) -> Any:
     """A function of Hugging Face's `AttentionMaskInterface`: no mask where attention is plainly causal, else that of "sdpa"."""
     from transformers.masking_utils import sdpa_mask
 
     plain = keywords.get("allow_is_causal_skip", False) and keywords.get("attention_mask") is None
     local, length = keywords.get("local_size"), keywords.get("kv_length")
-    if plain and not args and keywords.get("q_length") == length and (local is None or length < local):
+    if plain and not args and _queries(keywords) == length and (local is None or length < local):
         return None
     return sdpa_mask(*args, **keywords)
 
@@ -37,7 +43,7 @@ def causal_mask(*args: Any, **keywords: Any) -> None:
     """
     if keywords.get("attention_mask") is not None:
         raise ValueError('attention="causal" takes no attention_mask: leave it out, or set attention=True')
-    if keywords.get("q_length") != keywords.get("kv_length"):
+    if _queries(keywords) != keywords.get("kv_length"):
         raise ValueError(
             'attention="causal" takes whole sequences without a cache: set attention=True, or use_cache=False'
         )
