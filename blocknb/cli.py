@@ -24,7 +24,8 @@ def doctor(options: argparse.Namespace) -> int:
 
 def bench(options: argparse.Namespace) -> int:
     """Measures blocknb and other libraries on this machine: `blocknb bench softmax add`. The groups are `kernels` (all kernels), `gemm`
-    (matrix products), `attention`, `launch`, `compile`, `ceilings` and `scaling`. Without a name, everything is measured but `zoo`."""
+    (matrix products), `attention`, `launch`, `compile`, `ceilings` and `scaling`. Without a name, everything is measured but `torch` and
+    `zoo`."""
     from blocknb.bench.command import listing, run
     from blocknb.bench.suite.runner import BenchOptions
     from blocknb.bench.visible_gpu import select

@@ -33,7 +33,7 @@ def both(a, b, c, d):
 @blocknb.kernel
 def norm_backward_kernel(
     x, weight, dy, mean, rstd, dx, dweights, dbiases, x_row, dy_row, dx_row, m, n,
-    CENTRED: bl.constexpr, ROWS: bl.constexpr, BLOCK: bl.constexpr, dadded=None,
+    CENTRED: bl.constexpr, ROWS: bl.constexpr, BLOCK: bl.constexpr, dadded=None, OFFSET: bl.constexpr = 0.0,
 ):  # fmt: skip
     """Computes dx; programs share the rows, and each writes its partial sums of dweight and dbias, (programs, N) in fp32."""
     WIDE: bl.constexpr = bl.float64 if x.dtype.element_ty == bl.float64 else bl.float32
@@ -54,7 +54,10 @@ def norm_backward_kernel(
         dbias += given
         g = given
         if weight is not None:  # loaded again for each row: the L1 cache holds it, and registers are scarce
-            g = given * bl.load(weight + columns, mask=columns < n, other=0.0).to(WIDE)[None, :]
+            factor = bl.load(weight + columns, mask=columns < n, other=0.0).to(WIDE)
+            if OFFSET != 0.0:
+                factor += OFFSET
+            g = given * factor[None, :]
         if CENTRED:
             product, total = bl.reduce((g * z, g), 1, both)
             result = z * (product / n * scale)[:, None] + (total / n * scale)[:, None]
@@ -72,7 +75,8 @@ def norm_backward_kernel(
 
 @blocknb.kernel
 def norm_means_kernel(
-    x, weight, dy, mean, rstd, means, x_row, dy_row, m, n, CENTRED: bl.constexpr, ROWS: bl.constexpr, BLOCK: bl.constexpr
+    x, weight, dy, mean, rstd, means, x_row, dy_row, m, n, CENTRED: bl.constexpr, ROWS: bl.constexpr, BLOCK: bl.constexpr,
+    OFFSET: bl.constexpr = 0.0,
 ):  # fmt: skip
     """Computes means[0, i] = mean(g z) of row i and means[1, i] = mean(g)."""
     WIDE: bl.constexpr = bl.float64 if x.dtype.element_ty == bl.float64 else bl.float32
@@ -90,7 +94,10 @@ def norm_means_kernel(
         g = bl.load(dy + at * dy_row + columns[None, :], mask=inside, other=0.0).to(WIDE)
         z = bl.load(x + at * x_row + columns[None, :], mask=inside, other=0.0).to(WIDE)
         if weight is not None:
-            g *= bl.load(weight + columns, mask=columns < n, other=0.0).to(WIDE)[None, :]
+            factor = bl.load(weight + columns, mask=columns < n, other=0.0).to(WIDE)
+            if OFFSET != 0.0:
+                factor += OFFSET
+            g *= factor[None, :]
         products += g * ((z - centre[:, None]) * scale[:, None])
         total += g
     bl.store(means + rows, bl.sum(products, axis=1) / n, mask=rows < m)
@@ -101,7 +108,7 @@ def norm_means_kernel(
 @blocknb.kernel
 def norm_columns_kernel(
     x, weight, dy, mean, rstd, means, dx, dweights, dbiases, x_row, dy_row, dx_row, m, n,
-    CENTRED: bl.constexpr, BLOCK: bl.constexpr, dadded=None,
+    CENTRED: bl.constexpr, BLOCK: bl.constexpr, dadded=None, OFFSET: bl.constexpr = 0.0,
 ):  # fmt: skip
     """Computes block i of the columns in programs (i, j); programs with the same i share the rows, from the last to the first."""
     WIDE: bl.constexpr = bl.float64 if x.dtype.element_ty == bl.float64 else bl.float32
@@ -110,6 +117,8 @@ def norm_columns_kernel(
     factor = bl.full((BLOCK,), 1.0, WIDE)
     if weight is not None:
         factor = bl.load(weight + columns, mask=inside, other=0.0).to(WIDE)
+        if OFFSET != 0.0:
+            factor += OFFSET
     dweight = bl.zeros((BLOCK,), WIDE)
     dbias = bl.zeros((BLOCK,), WIDE)
     for back in range(bl.program_id(1), m, bl.num_programs(1)):
@@ -169,16 +178,17 @@ def layer_norm_backward(
 
 
 def rms_norm_backward(
-    x: Any, weight: Any, dy: Any, rstd: Any, dx: Any, dweight: Any = None, *, dadded: Any = None, programs: int | None = None,
-    num_warps: int | None = None,
+    x: Any, weight: Any, dy: Any, rstd: Any, dx: Any, dweight: Any = None, *, dadded: Any = None, offset: float = 0.0,
+    programs: int | None = None, num_warps: int | None = None,
 ) -> Any:  # fmt: skip
     """Writes dx (M, N), and dweight (N) where given, from dy (M, N) and the statistics that `rms_norm` stored; otherwise as
-    `layer_norm_backward`. With a residual, x is the sum `added`, and `dadded` its own gradient, contiguous, which dx includes."""
+    `layer_norm_backward`. With a residual, x is the sum `added`, and `dadded` its own gradient, contiguous, which dx includes. `offset` is
+    the one of the forward pass."""
     if dadded is not None:
         matrix(dadded, "dadded", like=x)
         if not contiguous(dadded):
             raise ValueError(f"dadded must be contiguous; its strides are {strides(dadded)}")
-    _backward(x, weight, dy, None, rstd, dx, dweight, None, programs, num_warps, dadded)
+    _backward(x, weight, dy, None, rstd, dx, dweight, None, programs, num_warps, dadded, offset)
     return dx
 
 
@@ -209,7 +219,7 @@ def _partial_sums(x: Any, dweight: Any, dbias: Any, programs: int, n: int) -> tu
 
 def _backward(
     x: Any, weight: Any, dy: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any, programs: int | None,
-    num_warps: int | None, dadded: Any = None,
+    num_warps: int | None, dadded: Any = None, offset: float = 0.0,
 ) -> None:  # fmt: skip
     m, n = _checked(x, weight, dy, mean, rstd, dx, dweight, dbias)
     centred, shape = mean is not None, tile(x, num_warps or (32 if n > KEPT else None))
@@ -240,17 +250,19 @@ def _backward(
             n,
             CENTRED=centred,
             dadded=dadded,
+            OFFSET=offset,
             num_stages=stages,
             **shape,
         )
     else:
         means = empty(x, (2, m), wide(x))
         norm_means_kernel[(blocknb.cdiv(m, 2),)](
-            x, weight, dy, mean, rstd, means, *steps[:2], m, n, CENTRED=centred, ROWS=2, BLOCK=1024, num_warps=4
-        )
+            x, weight, dy, mean, rstd, means, *steps[:2], m, n, CENTRED=centred, ROWS=2, BLOCK=1024,
+            OFFSET=offset, num_warps=4,
+        )  # fmt: skip
         norm_columns_kernel[(blocknb.cdiv(n, block), programs)](
             x, weight, dy, mean, rstd, means, dx, *sums, *steps, m, n,
-            CENTRED=centred, BLOCK=block, dadded=dadded, num_warps=num_warps or 4,
+            CENTRED=centred, BLOCK=block, dadded=dadded, OFFSET=offset, num_warps=num_warps or 4,
         )  # fmt: skip
     if wanted:
         _add_up(parts, wanted[0], wanted[1] if len(wanted) > 1 else None, programs, n)

@@ -18,6 +18,7 @@ from blocknb.kernels.strides import contiguous, strides
 def norm_kernel(
     x, weight, bias, y, mean, rstd, x_row, y_row, m, n, eps,
     CENTRED: bl.constexpr, ROWS: bl.constexpr, BLOCK: bl.constexpr, residual=None, added=None, ROUND: bl.constexpr = False,
+    OFFSET: bl.constexpr = 0.0,
 ):  # fmt: skip
     WIDE: bl.constexpr = bl.float64 if x.dtype.element_ty == bl.float64 else bl.float32
     rows = bl.program_id(0) * ROWS + bl.arange(0, ROWS)
@@ -41,7 +42,10 @@ def norm_kernel(
     if ROUND:
         values = values.to(x.dtype.element_ty).to(WIDE)
     if weight is not None:
-        values *= bl.load(weight + columns, mask=columns < n, other=0.0).to(WIDE)[None, :]
+        factor = bl.load(weight + columns, mask=columns < n, other=0.0).to(WIDE)
+        if OFFSET != 0.0:
+            factor += OFFSET
+        values *= factor[None, :]
     if bias is not None:
         values += bl.load(bias + columns, mask=columns < n, other=0.0).to(WIDE)[None, :]
     bl.store(y + rows[:, None].to(bl.int64) * y_row + columns[None, :], values, mask=inside)
@@ -62,12 +66,13 @@ def layer_norm(
 
 def rms_norm(
     x: Any, weight: Any, out: Any, *, eps: float = 1e-6, rstd: Any = None, residual: Any = None, added: Any = None,
-    rounded: bool = False, num_warps: int | None = None,
+    rounded: bool = False, offset: float = 0.0, num_warps: int | None = None,
 ) -> Any:  # fmt: skip
     """out = x / sqrt(mean(x^2) + eps) * weight along the last axis of a matrix (M, N); otherwise as `layer_norm`.
 
     With `residual`, a contiguous matrix like x, the sum x + residual is normalised, and written to `added`, another such matrix.
-    `rounded` rounds the normalised values to x's dtype before the weight multiplies them, as Hugging Face's Llama does.
+    `rounded` rounds the normalised values to x's dtype before the weight multiplies them, as Hugging Face's Llama does. `offset` is added
+    to the weight in fp32, as Hugging Face's Gemma adds 1.
     """
     for array, name in ((residual, "residual"), (added, "added")):
         if array is not None:
@@ -77,8 +82,8 @@ def rms_norm(
     if (residual is None) != (added is None):
         raise ValueError("residual and added are given together, or neither of them")
     _forward(
-        x, weight, None, out, eps, None, rstd, num_warps, CENTRED=False, residual=residual, added=added, ROUND=rounded
-    )
+        x, weight, None, out, eps, None, rstd, num_warps, CENTRED=False, residual=residual, added=added, ROUND=rounded, OFFSET=offset
+    )  # fmt: skip
     return out
 
 

@@ -167,4 +167,4 @@ def test_a_cell_shows_the_kernels_that_it_launched():
         assert not shell.run_cell("%%torchkernels\n1 / 0").success
         assert not shell.run_cell("%%torchkernels --fast\n1").success
     assert "no kernel of blocknb was launched" in seen.stdout
-    assert not launched._recording
+    assert not launched.open_records

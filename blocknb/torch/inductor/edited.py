@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from blocknb.errors import KernelError, LaunchError
 from blocknb.runtime.binding import definition
 from blocknb.runtime.kernel import Kernel
@@ -301,11 +303,12 @@ def runner_of(result: Any, grid: tuple[int, int, int]) -> compared.Run:
     """A function that launches a compiled configuration on arguments by name."""
     launcher = results.launcher(result, result.autotuner)
     code = launcher.__code__
-    names = code.co_varnames[: code.co_argcount - 1]
+    names, on_gpu = code.co_varnames[: code.co_argcount - 1], result.kernel.target.is_gpu
     known = {**result.compile_meta["constants"], **dict(zip(("_grid_0", "_grid_1", "_grid_2"), grid, strict=True))}
 
     def run(values: Mapping[str, Any]) -> None:
-        launcher(*(values[name] if name in values else known[name] for name in names), stream=0)
+        stream = torch._C._cuda_getCurrentRawStream(torch.cuda.current_device()) if on_gpu else 0
+        launcher(*(values[name] if name in values else known[name] for name in names), stream=stream)
 
     return run
 

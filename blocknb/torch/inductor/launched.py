@@ -225,7 +225,8 @@ class LaunchRecord:
 
 
 _compiled: list[GeneratedKernel] = []
-_recording: list[LaunchRecord] = []
+#: The records that are open: the list itself stays the same.
+open_records: list[LaunchRecord] = []
 _lock = threading.Lock()
 _trial = threading.local()
 
@@ -246,9 +247,9 @@ def launch(
     values: Sequence[Any],
 ) -> None:
     """Launches a kernel by `start(grid, raws, values)`; measures and records it before, if a record is open."""
-    if _recording and not getattr(_trial, "running", False):
+    if open_records and not getattr(_trial, "running", False):
         site = call_site()
-        for record in list(_recording):
+        for record in list(open_records):
             found = record.meter.measure(kernel, start, grid, values)
             with _lock:
                 record.add(GeneratedKernel(autotuner, config, kernel, found, sites=(site,) if site else ()))
@@ -269,11 +270,11 @@ def trial() -> Iterator[None]:
 def recorded(merged: bool = False, keep_bytes: int = KEEP_BYTES) -> Iterator[LaunchRecord]:
     """Records the launches of all threads; trials of an autotuner are left out. It keeps at most `keep_bytes` of their arguments."""
     record = LaunchRecord(merged, meter=LaunchMeter(ArgumentKeeper(keep_bytes)))
-    _recording.append(record)
+    open_records.append(record)
     try:
         yield record
     finally:
-        _recording.remove(record)
+        open_records.remove(record)
 
 
 def kernels(

@@ -13,6 +13,7 @@ from blocknb.language.types import Pointer
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.machine import GPUTarget
 from blocknb.torch.inductor import launched, sources
+from blocknb.torch.inductor.direct_launch import direct_runner
 from blocknb.torch.inductor.graphs import explained, origin_of
 
 _LIMITED = ("num_warps", "num_stages", "debug")  # the options of Triton's compiler that blocknb's has, too
@@ -126,7 +127,7 @@ def launcher(result: Any, autotuner: Any) -> Any:
         error.generated_kernel = autotuner.inductor_meta.get("kernel_name")  # type: ignore[attr-defined]
         raise
 
-    def runner(x: int, y: int, z: int, stream: int, *values: Any) -> None:
+    def general(x: int, y: int, z: int, stream: int, *values: Any) -> None:
         if not (x and y and z):
             return
         raws = [value.data_ptr() if pointer else value for value, pointer in zip(values, pointers, strict=True)]
@@ -135,6 +136,7 @@ def launcher(result: Any, autotuner: Any) -> Any:
         except KernelError as error:
             raise told(error, autotuner) from None
 
+    runner = direct_runner(start, pointers, general, launched.open_records)
     made = result._gen_launcher_code(
         {"runner": runner, "grid_meta": result.config.kwargs, **result.scope},
         def_args,

@@ -198,7 +198,8 @@ def _mask(mask: Tensor, q: Tensor, k: Tensor) -> Tensor:
             f"attention: `attn_mask` has the shape {tuple(mask.shape)}, which does not broadcast to {shape}"
         )
     if mask.dtype == torch.bool:
-        mask = mask.view(torch.uint8)
+        # A view costs nothing. In a graph, Inductor would write it as a bitcast of one bit, which no compiler of Triton's language takes.
+        mask = mask.to(torch.uint8) if torch.compiler.is_compiling() else mask.view(torch.uint8)
     elif mask.dtype == torch.float64 and q.dtype != torch.float64:
         mask = mask.float()
     return mask[(None,) * (4 - mask.dim())]

@@ -27,49 +27,53 @@ CASTINGS = ("torch", "llama", "gemma")
 
 
 @torch_op("blocknb::rms_norm")
-def _rms_norm(x: Tensor, weight: Tensor | None, eps: float, rounded: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _rms_norm(
+    x: Tensor, weight: Tensor | None, eps: float, rounded: bool, dtype: torch.dtype, offset: float
+) -> tuple[Tensor, Tensor]:
     matrix = rows(x)
     y = torch.empty(x.shape, dtype=dtype, device=x.device)
     rstd = torch.empty(matrix.shape[0], dtype=sums_dtype(x), device=x.device)
-    launch(functools.partial(kernels.rms_norm, eps=eps, rstd=rstd, rounded=rounded), matrix, weight, rows(y))
+    forward = functools.partial(kernels.rms_norm, eps=eps, rstd=rstd, rounded=rounded, offset=offset)
+    launch(forward, matrix, weight, rows(y))
     return y, rstd
 
 
 @torch_op("blocknb::add_rms_norm")
 def _add_rms_norm(
-    x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, rounded: bool, dtype: torch.dtype
+    x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, rounded: bool, dtype: torch.dtype, offset: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     matrix = rows(x)
     y = torch.empty(x.shape, dtype=dtype, device=x.device)
     added = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     rstd = torch.empty(matrix.shape[0], dtype=sums_dtype(x), device=x.device)
     more = {"residual": rows(residual.contiguous()), "added": rows(added)}
-    launch(functools.partial(kernels.rms_norm, eps=eps, rstd=rstd, rounded=rounded, **more), matrix, weight, rows(y))
+    forward = functools.partial(kernels.rms_norm, eps=eps, rstd=rstd, rounded=rounded, offset=offset, **more)
+    launch(forward, matrix, weight, rows(y))
     return y, added, rstd
 
 
 @torch_op("blocknb::rms_norm_backward")
 def _rms_norm_backward(
-    x: Tensor, weight: Tensor | None, dy: Tensor, rstd: Tensor, dadded: Tensor | None
+    x: Tensor, weight: Tensor | None, dy: Tensor, rstd: Tensor, dadded: Tensor | None, offset: float
 ) -> tuple[Tensor, Tensor]:
     """The gradients of x and of the weight; that of no weight is empty."""
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     dweight = x.new_empty(0) if weight is None else torch.empty_like(weight)
     extra = None if dadded is None else rows(dadded.contiguous())
-    backward = functools.partial(kernels.rms_norm_backward, dadded=extra)
+    backward = functools.partial(kernels.rms_norm_backward, dadded=extra, offset=offset)
     launch(backward, rows(x), weight, rows(dy), rstd, rows(dx), None if weight is None else dweight)
     return dx, dweight
 
 
 @_rms_norm.backward(save=("x", "weight", 1), undifferentiable=(1,))
 def _(saved: Any, dy: Tensor) -> Any:
-    dx, dweight = _rms_norm_backward(saved.x, saved.weight, dy, saved.outputs[1], None)
+    dx, dweight = _rms_norm_backward(saved.x, saved.weight, dy, saved.outputs[1], None, saved.offset)
     return {"x": dx, "weight": None if saved.weight is None else dweight}
 
 
 @_add_rms_norm.backward(save=("weight", 1, 2), undifferentiable=(2,))
 def _(saved: Any, dy: Tensor, dadded: Tensor) -> Any:
-    dx, dweight = _rms_norm_backward(saved.outputs[1], saved.weight, dy, saved.outputs[2], dadded)
+    dx, dweight = _rms_norm_backward(saved.outputs[1], saved.weight, dy, saved.outputs[2], dadded, saved.offset)
     return {"x": dx, "residual": dx, "weight": None if saved.weight is None else dweight}
 
 
@@ -109,7 +113,7 @@ def _(saved: Any, dy: Tensor) -> Any:
 
 
 def _rms_arguments(name: str, x: Tensor, weight: Tensor | None, eps: float | None, casting: str) -> tuple[Any, ...]:
-    """(weight, eps, whether normalised values are rounded, dtype of the result)."""
+    """(weight, eps, whether normalised values are rounded, dtype of the result, what is added to the weight)."""
     check_vector(name, "weight", weight, x.shape[-1])
     if casting not in CASTINGS:
         raise ValueError(f"{name}: casting is {casting!r}, but it must be one of {', '.join(CASTINGS)}")
@@ -117,9 +121,7 @@ def _rms_arguments(name: str, x: Tensor, weight: Tensor | None, eps: float | Non
     dtype = torch.float32 if autocast_to_float32(x) else x.dtype
     if casting == "llama" and weight is not None:
         dtype = torch.promote_types(x.dtype, weight.dtype)
-    if casting == "gemma" and weight is not None:
-        weight = weight.to(sums_dtype(x)) + 1.0
-    return weight, float(eps), casting == "llama", dtype
+    return weight, float(eps), casting == "llama", dtype, 1.0 if casting == "gemma" else 0.0
 
 
 def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float | None = None, *, casting: str = "torch") -> Tensor:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from blocknb.torch.nn import hugging_face
 from blocknb.torch.nn.activations import ACTIVATIONS, GatedMLP
 from blocknb.torch.nn.losses import CrossEntropyLoss
 from blocknb.torch.nn.norms import LayerNorm, RMSNorm
@@ -45,15 +46,17 @@ class Replaced:
 
 @dataclass
 class Replacements:
-    """What `replace` has changed in a model, and why it left similar modules alone (`skipped`, by path). `undo()` takes it all back. It
-    also serves as a context manager, which does so at the end."""
+    """What `replace` has changed in a model, and why it left similar modules alone (`skipped`, by path). `settings` describes what it set
+    besides, and takes it back. `undo()` takes everything back. It also serves as a context manager, which does so at the end."""
 
     model: Any
     replaced: list[Replaced] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, Callable[[], None]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         lines = [f"{len(self.replaced)} modules replaced", *(f"  {r}" for r in self.replaced)]
+        lines += [f"  {setting}" for setting in self.settings]
         return "\n".join([*lines, *(f"  {path}: left as it is, because {why}" for path, why in self.skipped.items())])
 
     def __len__(self) -> int:
@@ -64,7 +67,9 @@ class Replacements:
         for each in reversed(self.replaced):
             each.original.train(each.replacement.training)
             _put(self.model, each.path, each.original)
-        self.replaced = []
+        for take_back in self.settings.values():
+            take_back()
+        self.replaced, self.settings = [], {}
         return self.model
 
     def __enter__(self) -> Replacements:
@@ -75,8 +80,9 @@ class Replacements:
 
 
 def replace(
-    model: Any, *inputs: Any, only: Sequence[str] | None = None, tolerance: float | None = None, **keywords: Any
-) -> Replacements:
+    model: Any, *inputs: Any, only: Sequence[str] | None = None, tolerance: float | None = None, attention: bool | str = False,
+    fused_loss: bool = False, **keywords: Any,
+) -> Replacements:  # fmt: skip
     """Replaces norms, gated MLPs, embeddings, experts, PEFT's adapters and losses below a model by layers of blocknb, and returns the
     Replacements.
 
@@ -84,6 +90,11 @@ def replace(
     original on the tensors that arrive there. `only` lists the names of the classes to replace ("LlamaRMSNorm"). `tolerance` replaces the
     limits by dtype. Raises ReplacementError, with the model unchanged, if a replacement differs by more, and for names in `only` without a
     replacement.
+
+    Two options are for language models of transformers, and raise ValueError for others. `attention` True sets `attention` for the model;
+    "causal" also leaves out all masks, for batches without padding and packed sequences.
+    `fused_loss` computes the loss by `linear_cross_entropy` in training: no logits are made, and the output of the model has the last
+    hidden states in their place.
     """
     if unknown := [name for name in only or () if name not in _MAKERS]:
         raise ReplacementError(
@@ -109,7 +120,18 @@ def replace(
             planned[path] = module, made.train(module.training)
         else:
             found.skipped[path] = "it has hooks"
-    differences = _compared(model, planned, inputs, keywords, tolerance) if inputs or keywords else {}
+    if attention not in (False, True, "causal"):
+        raise ValueError(f'attention is {attention!r}, but it must be True, False or "causal"')
+    if fused_loss:
+        head, made, take_back = hugging_face.fuse_loss(model)
+        planned["lm_head"], found.settings["the loss without logits in training"] = (head, made), take_back
+    if attention:
+        found.settings["attention of blocknb"] = hugging_face.use_attention(model, attention == "causal")
+    try:
+        differences = _compared(model, planned, inputs, keywords, tolerance) if inputs or keywords else {}
+    except Exception:
+        found.undo()
+        raise
     for path, (module, made) in planned.items():
         _put(model, path, made)
         found.replaced.append(Replaced(path, module, made, differences.get(path)))

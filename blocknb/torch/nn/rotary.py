@@ -8,23 +8,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from blocknb import kernels
+from blocknb.kernels import rotary as kernels
 from blocknb.torch.nn.shapes import check_floating
 from blocknb.torch.ops import launch, torch_op
 
 
-@torch_op("blocknb::rotary")
-def _rotary(x: Tensor, cos: Tensor, sin: Tensor, backward: bool) -> Tensor:
-    """Rotates x (positions, heads, D) by the angles (positions, D / 2)."""
-    source = x if x.stride(2) == 1 else x.contiguous()
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    launch(functools.partial(kernels.rope, backward=backward), source, cos.contiguous(), sin.contiguous(), out)
-    return out
+def _last_contiguous(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+@torch_op("blocknb::rotary_embedding")
+def _rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, backward: bool) -> tuple[Tensor, Tensor]:
+    """Rotates q (batch, positions, heads, D) and k by the angles (batch or 1, positions, D)."""
+    q, k, cos, sin = (_last_contiguous(x) for x in (q, k, cos, sin))
+    out = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k)]
+    launch(functools.partial(kernels.rotary, backward=backward), q, k, cos, sin, *out)
+    return out[0], out[1]
 
 
 @_rotary.backward(save=("cos", "sin"))
-def _(saved: Any, dout: Tensor) -> Any:
-    return {"x": _rotary(dout, saved.cos, saved.sin, not saved.backward)}
+def _(saved: Any, dq: Tensor, dk: Tensor) -> Any:
+    q, k = _rotary(dq, dk, saved.cos, saved.sin, not saved.backward)
+    return {"q": q, "k": k}
 
 
 def rotary_embedding(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
@@ -38,22 +43,25 @@ def rotary_embedding(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_d
         raise ValueError(f"rotary_embedding: unsqueeze_dim is {unsqueeze_dim}, but it must be 1 or 2")
     if cos.requires_grad or sin.requires_grad:
         raise ValueError("rotary_embedding: cos and sin get no gradient: pass cos.detach() and sin.detach()")
-    return tuple([_rotated(name, x, cos, sin, unsqueeze_dim) for name, x in (("q", q), ("k", k))])
+    by_position = [_checked(n, x, cos, sin, unsqueeze_dim) for n, x in (("q", q), ("k", k))]
+    if by_position[0].shape[3] != by_position[1].shape[3]:
+        raise ValueError(
+            f"rotary_embedding: q has {q.shape[-1]} elements per head, and k {k.shape[-1]}: both need one number"
+        )
+    q_out, k_out = _rotary(*by_position, cos, sin, False)
+    return (q_out.transpose(1, 2), k_out.transpose(1, 2)) if unsqueeze_dim == 1 else (q_out, k_out)
 
 
-def _rotated(name: str, x: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int) -> Tensor:
+def _checked(name: str, x: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int) -> Tensor:
+    """x as (batch, positions, heads, D)."""
     if x.dim() != 4 or x.shape[-1] % 2:
         raise ValueError(
             f"rotary_embedding: `{name}` has the shape {tuple(x.shape)}, but it needs four axes, and the last even"
         )
     by_position = x.transpose(1, 2) if unsqueeze_dim == 1 else x
-    batch, positions, heads, width = by_position.shape
-    halves = []
+    batch, positions, _, width = by_position.shape
     for key, angles in (("cos", cos), ("sin", sin)):
         if angles.shape not in ((batch, positions, width), (1, positions, width)):
             message = f"`{key}` has the shape {tuple(angles.shape)}, but `{name}` needs {(batch, positions, width)}"
             raise ValueError(f"rotary_embedding: {message}")
-        halves.append(angles[..., : width // 2].expand(batch, positions, width // 2).reshape(-1, width // 2))
-    out = _rotary(by_position.reshape(batch * positions, heads, width), *halves, False)
-    out = out.view(batch, positions, heads, width)
-    return out.transpose(1, 2) if unsqueeze_dim == 1 else out
+    return by_position

@@ -1,0 +1,146 @@
+"""More replacements in a language model of Hugging Face: its attention, and its head with a loss that has no logits in memory.
+
+Both use what transformers offers for this: the registries of attention functions and masks, and the attribute `loss_function` of a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from blocknb.torch.nn.attention import hugging_face_attention
+from blocknb.torch.nn.linear_losses import linear_cross_entropy
+
+NAME, CAUSAL = "blocknb", "blocknb_causal"  # of the attention in the registries of transformers
+
+
+def _queries(keywords: Mapping[str, Any]) -> Any:
+    """The number of queries, which older versions of transformers give by their positions."""
+    positions = keywords.get("cache_position")
+    return keywords.get("q_length") if positions is None else positions.shape[0]
+
+
+def hugging_face_mask(*args: Any, **keywords: Any) -> Any:
+    """A function of Hugging Face's `AttentionMaskInterface`: no mask where attention is plainly causal, else that of "sdpa"."""
+    from transformers.masking_utils import sdpa_mask
+
+    plain = keywords.get("allow_is_causal_skip", False) and keywords.get("attention_mask") is None
+    local, length = keywords.get("local_size"), keywords.get("kv_length")
+    if plain and not args and _queries(keywords) == length and (local is None or length < local):
+        return None
+    return sdpa_mask(*args, **keywords)
+
+
+def causal_mask(*args: Any, **keywords: Any) -> None:
+    """A function of Hugging Face's `AttentionMaskInterface` for batches without padding and without packed sequences: there is no mask.
+
+    transformers makes a mask in each compiled graph, because there it cannot look whether sequences are packed, and a mask takes slower
+    kernels. Raises ValueError for a mask of padding, and for queries that continue a cache.
+    """
+    if keywords.get("attention_mask") is not None:
+        raise ValueError('attention="causal" takes no attention_mask: leave it out, or set attention=True')
+    if _queries(keywords) != keywords.get("kv_length"):
+        raise ValueError(
+            'attention="causal" takes whole sequences without a cache: set attention=True, or use_cache=False'
+        )
+    if keywords.get("local_size") is not None and keywords["local_size"] < keywords["kv_length"]:
+        raise ValueError('attention="causal" is for layers without a sliding window: set attention=True')
+
+
+def use_attention(model: Any, causal: bool = False) -> Callable[[], None]:
+    """Registers `attention` in transformers and sets it for a model; with `causal` without any mask. Returns what takes the setting back.
+
+    Raises ValueError for a model without `set_attn_implementation`.
+    """
+    if not hasattr(model, "set_attn_implementation"):
+        raise ValueError(f"attention= is for models of transformers, and {type(model).__name__} is none")
+    import transformers
+
+    for name, mask in ((NAME, hugging_face_mask), (CAUSAL, causal_mask)):
+        transformers.AttentionInterface.register(name, hugging_face_attention)
+        transformers.AttentionMaskInterface.register(name, mask)
+    before = model.config._attn_implementation
+    model.set_attn_implementation(CAUSAL if causal else NAME)
+    return lambda: model.set_attn_implementation(before)
+
+
+class LossHead(torch.nn.Module):
+    """The linear head of a language model for `HeadLoss`: in training it passes the hidden states on, otherwise it returns logits.
+
+    "In training" is in the mode `train()` and with gradients enabled. The parameters and the state_dict are those of the linear layer.
+    """
+
+    def __init__(self, head: torch.nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = head.weight, head.bias
+        self.in_features, self.out_features = head.in_features, head.out_features
+
+    @property
+    def passes_on(self) -> bool:
+        """Whether the hidden states are passed on."""
+        return self.training and torch.is_grad_enabled()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps (..., in_features) to logits (..., out_features), or in training to itself."""
+        return x if self.passes_on else functional.linear(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
+
+
+class HeadLoss:
+    """The loss of a language model with a LossHead: `linear_cross_entropy` in training, else the loss that the model had."""
+
+    def __init__(self, head: LossHead, plain: Callable[..., Any]) -> None:
+        self.head, self.plain = head, plain
+
+    def __call__(
+        self, logits: Tensor, labels: Tensor | None, vocab_size: int, num_items_in_batch: Any = None, ignore_index: int = -100,
+        shift_labels: Tensor | None = None, **keywords: Any,
+    ) -> Tensor:  # fmt: skip
+        """The loss of hidden states (..., T, H) as `logits`, and classes (..., T); with the arguments of transformers' losses."""
+        if not self.head.passes_on:
+            return self.plain(
+                logits, labels, vocab_size, num_items_in_batch=num_items_in_batch, ignore_index=ignore_index,
+                shift_labels=shift_labels, **keywords,
+            )  # fmt: skip
+        if shift_labels is None:
+            assert labels is not None
+            shift_labels = functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+        reduction = "mean" if num_items_in_batch is None else "sum"
+        head, classes = self.head, shift_labels.reshape(-1).to(logits.device)
+        loss = linear_cross_entropy(
+            logits.reshape(-1, logits.shape[-1]), head.weight, classes, head.bias, ignore_index, reduction
+        )
+        return loss if num_items_in_batch is None else loss / num_items_in_batch
+
+
+def fuse_loss(model: Any) -> tuple[torch.nn.Linear, LossHead, Callable[[], None]]:
+    """Sets a HeadLoss for a model, and returns its head, the LossHead to put in its place, and what takes the loss back.
+
+    Raises ValueError for a model without a linear `lm_head`, and for one whose loss is not that of a causal language model.
+    """
+    head: Any = getattr(model, "lm_head", None)
+    plain: Any = getattr(model, "loss_function", None)
+    if type(head) is not torch.nn.Linear or plain is None:
+        kind = type(model).__name__
+        raise ValueError(f"fused_loss=True needs a model with a linear lm_head and a loss_function, not {kind}")
+    if getattr(plain, "__name__", "") != "ForCausalLMLoss":
+        raise ValueError(f"fused_loss=True is for the loss ForCausalLMLoss, and the model has {plain!r}")
+    if getattr(model.config, "final_logit_softcapping", None):
+        raise ValueError("fused_loss=True cannot cap logits, and the model has final_logit_softcapping")
+    own = model.__dict__.get("_loss_function")
+    made = LossHead(head).train(head.training)
+    model.loss_function = HeadLoss(made, plain)
+
+    def undo() -> None:
+        if own is None:
+            del model._loss_function
+        else:
+            model.loss_function = own
+
+    return head, made, undo
