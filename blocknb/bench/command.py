@@ -6,6 +6,8 @@ prints a table and returns its rows.
 
 from __future__ import annotations
 
+import functools
+import importlib
 import json
 import sys
 import traceback
@@ -17,6 +19,12 @@ from blocknb.bench.suite.runner import BenchOptions
 from blocknb.errors import KernelError
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {}
+#: The benchmarks of compiled PyTorch code: what they measure, and the module whose `run(name, options, keep)` measures it.
+TORCH: dict[str, tuple[str, str]] = {
+    "torch_fused": ("torch.compile by blocknb and by Triton: fused functions", "blocknb.bench.torch_steps.run"),
+    "torch_models": ("torch.compile by both: training steps of models", "blocknb.bench.torch_steps.run"),
+    "torch_templates": ("torch.compile by both: products by templates", "blocknb.bench.torch_steps.run"),
+}
 FAMILIES = ("gemm", "ragged", "skinny", "attention", "decode", "kinds")
 INTERRUPTED = 130  # the exit status, as of a shell
 
@@ -119,16 +127,16 @@ def names() -> list[str]:
     """The names of all benchmarks, those of ready-made kernels first."""
     from blocknb.bench.suite.catalogue import BENCHMARKS as kernels
 
-    return [*kernels, "launch", "plan_check", *BENCHMARKS, "zoo"]
+    return [*kernels, "launch", "plan_check", *BENCHMARKS, *TORCH, "zoo"]
 
 
 def groups() -> dict[str, list[str]]:
     """Names of groups: "kernels" (all ready-made kernels), "gemm", "ragged" and "skinny" (matrix products), "attention" (forward and
-    backward), "decode" (attention over a cache), and "kinds" (of public kernels)."""
+    backward), "decode" (attention over a cache), "kinds" (of public kernels), and "torch" (of compiled PyTorch code)."""
     from blocknb.bench.suite.catalogue import BENCHMARKS as kernels
 
     families = {family: [name for name in kernels if name.startswith(f"{family}_")] for family in FAMILIES}
-    return {"kernels": [name for name in kernels if name not in families["kinds"]], **families}
+    return {"kernels": [name for name in kernels if name not in families["kinds"]], **families, "torch": [*TORCH]}
 
 
 def listing() -> str:
@@ -144,6 +152,7 @@ def listing() -> str:
     }
     rest = {"launch": launching.run, "plan_check": plan_check.run, **BENCHMARKS, "zoo": zoo}
     others = {name: (function.__doc__ or "").strip().split("\n")[0] for name, function in rest.items()}
+    others = {name: TORCH[name][0] if name in TORCH else others[name] for name in names() if name not in ours}
     width = max(map(len, (*several, *names())))
     return "\n\n".join(
         "\n".join(f"{name:{width}}  {what}" for name, what in part.items()) for part in (several, ours, others)
@@ -151,13 +160,22 @@ def listing() -> str:
 
 
 def run(wanted: Sequence[str], options: BenchOptions, path: str = "") -> int:
-    """Runs the named benchmarks or groups, or all benchmarks but the zoo without names. Returns an exit status.
+    """Runs the named benchmarks or groups; without names, all but those of "torch" and the zoo. Returns an exit status.
 
-    The benchmarks of kernels run first, as one job. If `path` is given, the rows are written to that file as JSON.
+    The benchmarks of kernels run first, as one job. If `path` is given, the rows are written to that file as JSON. It also gets the rows of
+    an unfinished benchmark of "torch".
     """
     if not (chosen := known_names(wanted)) or not writable(path):
         return 2
-    status, found = measured(jobs(chosen, options))
+    found: dict[str, list[Row]] = {}
+
+    def keep(name: str, rows: list[Row]) -> None:
+        found[name] = rows
+        if path:
+            Path(path).write_text(json.dumps(found, indent=1, default=str) + "\n")
+
+    status, complete = measured(jobs(chosen, options, keep))
+    found |= complete
     if path:
         Path(path).write_text(json.dumps(found, indent=1, default=str) + "\n")
         print(f"written: {path}")
@@ -165,12 +183,13 @@ def run(wanted: Sequence[str], options: BenchOptions, path: str = "") -> int:
 
 
 def known_names(wanted: Sequence[str]) -> list[str]:
-    """The benchmarks of names and groups, or all but the zoo without names. Prints an error for an unknown name, and returns none."""
+    """The benchmarks of names and groups; without names, all but those of "torch" and the zoo. Prints an error for an unknown name, and
+    returns none."""
     wanted = list(dict.fromkeys(one for name in wanted for one in groups().get(name, [name])))
     if unknown := [name for name in wanted if name not in names()]:
         print(f"no benchmark {', '.join(unknown)}; there are {', '.join([*groups(), *names()])}", file=sys.stderr)
         return []
-    return wanted or [name for name in names() if name != "zoo"]
+    return wanted or [name for name in names() if name != "zoo" and name not in TORCH]
 
 
 def writable(path: str) -> bool:
@@ -184,8 +203,11 @@ def writable(path: str) -> bool:
     return True
 
 
-def jobs(chosen: Sequence[str], options: BenchOptions) -> dict[str, Callable[[], list[Row]]]:
-    """What measures the chosen benchmarks, by name; "kernels" measures those of ready-made kernels."""
+def jobs(
+    chosen: Sequence[str], options: BenchOptions, keep: Callable[[str, list[Row]], None] = lambda name, rows: None
+) -> dict[str, Callable[[], list[Row]]]:
+    """What measures the chosen benchmarks, by name; "kernels" measures those of ready-made kernels. `keep(name, rows)` gets the rows of a
+    benchmark of "torch" so far, after each row."""
     from blocknb.bench import plan_check
     from blocknb.bench.suite import launching, runner
     from blocknb.bench.suite.catalogue import BENCHMARKS as kernels
@@ -196,7 +218,17 @@ def jobs(chosen: Sequence[str], options: BenchOptions) -> dict[str, Callable[[],
     found |= {"launch": lambda: launching.run(options.device)} if "launch" in chosen else {}
     found |= {"plan_check": lambda: plan_check.run(options)} if "plan_check" in chosen else {}
     found |= {name: BENCHMARKS[name] for name in chosen if name in BENCHMARKS}
+    found |= {
+        name: functools.partial(_torch, name, options, functools.partial(keep, name))
+        for name in chosen
+        if name in TORCH
+    }
     return found | ({"zoo": lambda: zoo(options)} if "zoo" in chosen else {})
+
+
+def _torch(name: str, options: BenchOptions, keep: Callable[[list[Row]], None]) -> list[Row]:
+    found: list[Row] = importlib.import_module(TORCH[name][1]).run(name, options, keep)
+    return found
 
 
 def measured(jobs: dict[str, Callable[[], list[Row]]]) -> tuple[int, dict[str, list[Row]]]:

@@ -21,7 +21,7 @@ def test_an_unknown_name_is_refused_with_those_there_are(capsys: pytest.CaptureF
     assert main(["bench", "sofmax", "launch"]) == 2
     said = capsys.readouterr().err
     assert (
-        "no benchmark sofmax; there are kernels, gemm, ragged, skinny, attention, decode, kinds, add, copy, sum, softmax"
+        "no benchmark sofmax; there are kernels, gemm, ragged, skinny, attention, decode, kinds, torch, add, copy, sum, softmax"
         in said
         and "ceilings, compile" in said
     )

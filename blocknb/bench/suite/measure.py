@@ -49,6 +49,16 @@ class Ratio:
     high: float
 
 
+def ratio_of(ours: Timing, other: Timing) -> Ratio:
+    """The ratio of another time to ours."""
+    value = other.median / ours.median
+    rounds = [b / a for a, b in zip(ours.values, other.values, strict=False)]
+    if len(rounds) < 2:
+        return Ratio(value, value, value)
+    low, _, high = statistics.quantiles(rounds, n=4, method="inclusive")
+    return Ratio(value, low, high)
+
+
 @dataclass
 class MeasuredRow:
     """The measurement of one case: times by peer, including ours. `problems` gives the reason for a missing time; `amount` is bytes or
@@ -72,14 +82,7 @@ class MeasuredRow:
     def ratio(self, peer: str, ours_as: str = OURS) -> Ratio | None:
         """The ratio of a peer's time to ours, or to that of our variant `ours_as`."""
         ours, other = self.times.get(ours_as), self.times.get(peer)
-        if ours is None or other is None:
-            return None
-        value = other.median / ours.median
-        rounds = [b / a for a, b in zip(ours.values, other.values, strict=False)]
-        if len(rounds) < 2:
-            return Ratio(value, value, value)
-        low, _, high = statistics.quantiles(rounds, n=4, method="inclusive")
-        return Ratio(value, low, high)
+        return None if ours is None or other is None else ratio_of(ours, other)
 
 
 def refuse_unknown(peers: Sequence[str]) -> None:
