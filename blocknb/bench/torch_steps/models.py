@@ -11,24 +11,25 @@ from typing import Any
 
 from blocknb.bench.torch_steps.definition import RandomTensors, Tensors, TorchStep
 
+Sizes = Mapping[str, dict[str, Any]]
 #: Sizes on a GPU, and tiny ones for a CPU.
 LLAMA = {"cuda": {"batch": 2, "tokens": 2048}, "cpu": {"batch": 1, "tokens": 24}}
-LLAMA_SIZES = {
+LLAMA_SIZES: Sizes = {
     "cuda": {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8},
     "cpu": {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2},
 }
 GPT2 = {"cuda": {"batch": 8, "tokens": 1024}, "cpu": {"batch": 2, "tokens": 16}}
-GPT2_SIZES: Mapping[str, dict[str, Any]] = {
+GPT2_SIZES: Sizes = {
     "cuda": {},
     "cpu": {"n_embd": 32, "n_head": 2, "vocab_size": 130, "n_positions": 16},
 }
 VIT = {"cuda": {"batch": 64}, "cpu": {"batch": 2}}
-VIT_SIZES: Mapping[str, dict[str, Any]] = {
+VIT_SIZES: Sizes = {
     "cuda": {},
     "cpu": {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64, "image_size": 32, "patch_size": 16},
 }
 MOE = {"cuda": {"batch": 2, "tokens": 1024}, "cpu": {"batch": 1, "tokens": 24}}
-MOE_SIZES = {
+MOE_SIZES: Sizes = {
     "cuda": {"hidden_size": 4096, "intermediate_size": 14336, "num_local_experts": 8, "num_experts_per_tok": 2},
     "cpu": {"hidden_size": 64, "intermediate_size": 96, "num_local_experts": 4, "num_experts_per_tok": 2},
 }

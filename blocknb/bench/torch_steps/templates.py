@@ -42,7 +42,7 @@ PRODUCTS = (
     ("linear_gelu", 1000, 3000, 2000),
     ("product", 8192, 4096, 1024),
 )
-FUNCTIONS = {"linear_gelu": linear_gelu, "product": product}
+FUNCTIONS: dict[str, Callable[..., Any]] = {"linear_gelu": linear_gelu, "product": product}
 
 
 def steps(device: str) -> list[Callable[[], TorchStep]]:

@@ -259,10 +259,31 @@ def hyperbolic_tangent(text: TextWriter, name: str) -> str:
     return f.copy_sign(f.select(size > 1.0, large, small), x).text
 
 
+# log2(erfc(x)) in powers of x, on [1, 4], with errors weighted by erfc; beyond, erf is 1 to the last bit
+ERFC_LOG2 = (-0.0005103093571960926, -1.6259750127792358, -0.9207650423049927, -0.14865149557590485, 0.031458426266908646,
+             -0.004240957088768482, 0.000267726689344272)  # fmt: skip
+ERFC_END = 4.0
+
+
+def error_function(text: TextWriter, name: str) -> str:
+    """erf in fp32 to two units in the last place, without a branch. The approximate exp2 serves where |x| > 1, and erfc is small."""
+    f = lanes.LaneFunction(trig.inline_code(text), "float", 1)
+    x = lanes.Lanes(f, "float", name)
+    size = f.absolute(x)
+    small = f.fma(f.polynomial(x * x, elementary.ERF[32]), size, size)
+    near = text.call("float", "llvm.minimumnum.f32", ("float", size.text), ("float", constant(ERFC_END, t.float32)))
+    power = f.polynomial(lanes.Lanes(f, "float", near), ERFC_LOG2)
+    complement = text.call("float", "llvm.nvvm.ex2.approx.ftz.f", ("float", power.text))
+    large = f.like(x, 1.0) - lanes.Lanes(f, "float", complement)
+    return f.copy_sign(f.select(size > 1.0, large, small), x).text
+
+
 def polynomial(text: TextWriter, name: str, dtype: ElementType, names: tuple[str, ...]) -> str:
     """log, log2, sin, cos, tanh, erf in fp32, and the transcendental functions of fp64."""
     if name == "tanh" and dtype == t.float32:
         return hyperbolic_tangent(text, names[0])
+    if name == "erf" and dtype == t.float32:
+        return error_function(text, names[0])
     if name in trig.QUARTER:
         function = f"blocknb.{name}.{dtype.short}"
         if function not in text.helpers:

@@ -36,6 +36,7 @@ from blocknb.language.libdevice.parts import (
     wide2,
     with_sign,
 )
+from blocknb.language.target_info import is_cuda
 from blocknb.language.types import float32, float64, int32
 
 LN2_HIGH = {32: 0.693145751953125, 64: 0.6931471803691238}  # few enough bits that n * LN2_HIGH is exact
@@ -82,6 +83,15 @@ def exp2_sum(h, l):
     return scale(tl.fma(r, horner(r, c.EXP2[w]), number(1.0, h)), n)
 
 
+@helper
+def exp_of_floats(v):
+    """e^v in fp32, where a GPU's exp2 of a number around zero is precise. The power of two that it is multiplied by is a normal number,
+    so e^v is rounded once if it is subnormal."""
+    n_float, n = nearest(tl.clamp(v * c.LOG2_E[32][0], -126.0, 127.0))
+    rest = tl.fma(v, c.LOG2_E[32][1], tl.fma(v, c.LOG2_E[32][0], -n_float))
+    return tl.exp2(rest) * power_of_two(n, v)
+
+
 @device
 def exp(x):
     """Computes e to the x.
@@ -90,7 +100,11 @@ def exp(x):
         libdevice.exp(0.5)  # 1.64872122
     """
     v = wide(x)
-    return narrow(exp_sum(v, number(0.0, v)), x)
+    if v.dtype == float64:
+        return narrow(exp_sum(v, number(0.0, v)), x)
+    if is_cuda():
+        return narrow(exp_of_floats(v), x)
+    return narrow(tl.exp(v), x)
 
 
 @device
