@@ -20,8 +20,8 @@ from blocknb.profile.timing import Timing, interleaved, summary
 @dataclass
 class TorchRow:
     """The measurement of a step. Times are by peer: of the whole step (`times`), and inside its generated kernels (`inside`), both in
-    milliseconds. `kernels` has (microseconds, launches) by peer and kernel. `launched` has the launched kernels by peer, and `by_blocknb`
-    how many of ours blocknb compiled. `seconds` is the first call, with its compilation. `problems` says why a time is missing."""
+    milliseconds. `kernels` has (microseconds, launches) by peer and kernel. `launched` has the launched kernels by peer, `configs`
+    their configurations, and `by_blocknb` how many of ours blocknb compiled. `seconds` is the first call, with its compilation. `problems` says why a time is missing."""
 
     step: TorchStep
     peer: str
@@ -29,6 +29,7 @@ class TorchRow:
     inside: dict[str, Timing] = field(default_factory=dict)
     kernels: dict[str, dict[str, tuple[float, int]]] = field(default_factory=dict)
     launched: dict[str, list[str]] = field(default_factory=dict)
+    configs: dict[str, dict[str, str]] = field(default_factory=dict)
     by_blocknb: int = 0
     errors: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -116,10 +117,11 @@ def _captured(row: TorchRow, peer: str, inputs: list[Any]) -> CapturedStep:
     row.seconds[peer] = time.perf_counter() - begin
     with launches() as found:
         step.results(run, inputs)
-    row.launched[peer] = [name for _, name in found]
+    row.launched[peer] = [one.name for one in found]
+    row.configs[peer] = {one.name: one.config for one in found}
     if peer == OURS:
-        row.by_blocknb = sum(compiler == OURS for compiler, _ in found)
-    elif any(compiler == OURS for compiler, _ in found):
+        row.by_blocknb = sum(one.compiler == OURS for one in found)
+    elif any(one.compiler == OURS for one in found):
         raise ValueError("blocknb compiled kernels of the other backend")
     return CapturedStep(step, run, inputs)
 

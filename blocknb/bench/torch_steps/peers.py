@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
@@ -76,25 +77,38 @@ class CapturedStep:
         return self.outputs
 
 
+@dataclass(frozen=True)
+class GeneratedLaunch:
+    """A launch of a generated kernel: the compiler, the kernel's name, and the configuration that it launched."""
+
+    compiler: str
+    name: str
+    config: str
+
+
 @contextlib.contextmanager
-def launches() -> Iterator[list[tuple[str, str]]]:
-    """Collects (compiler, kernel name) of the generated kernels that are launched inside, in their order."""
+def launches() -> Iterator[list[GeneratedLaunch]]:
+    """Collects the launches of generated kernels inside, in their order."""
     from torch._inductor.runtime import triton_heuristics
 
     from blocknb.torch.inductor import sources
 
-    found: list[tuple[str, str]] = []
+    found: list[GeneratedLaunch] = []
     with contextlib.ExitStack() as stack:
         for peer, module in ((OURS, sources.private("triton_heuristics")), (TRITON, triton_heuristics)):
             stack.enter_context(mock.patch.object(module.CachingAutotuner, "run", _noted(module, peer, found)))
         yield found
 
 
-def _noted(module: Any, peer: str, found: list[tuple[str, str]]) -> Callable[..., Any]:
+def _noted(module: Any, peer: str, found: list[GeneratedLaunch]) -> Callable[..., Any]:
     inherited = module.CachingAutotuner.run
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        found.append((peer, self.fn.__name__))
-        return inherited(self, *args, **kwargs)
+        result = inherited(self, *args, **kwargs)
+        config = self.launchers[0].config
+        sizes = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
+        text = ", ".join(f"{name}={value}" for name, value in sizes.items())
+        found.append(GeneratedLaunch(peer, self.fn.__name__, text))
+        return result
 
     return run

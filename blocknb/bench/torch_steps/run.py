@@ -161,7 +161,10 @@ def as_json(row: TorchRow) -> Row:
         "ratio": ratio(row.ratio),
         "ratio inside kernels": ratio(row.kernel_ratio),
         "kernels": {
-            peer: [{"name": name, "us": us, "launches": count} for name, (us, count) in found.items()]
+            peer: [
+                {"name": name, "us": us, "launches": count, "configuration": row.configs[peer][name]}
+                for name, (us, count) in found.items()
+            ]
             for peer, found in row.kernels.items()
         },
         "launches": {peer: len(names) for peer, names in row.launched.items()},
