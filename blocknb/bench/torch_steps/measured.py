@@ -20,8 +20,9 @@ from blocknb.profile.timing import Timing, interleaved, summary
 @dataclass
 class TorchRow:
     """The measurement of a step. Times are by peer: of the whole step (`times`), and inside its generated kernels (`inside`), both in
-    milliseconds. `kernels` has (microseconds, launches) by peer and kernel. `launched` has the launched kernels by peer, `configs`
-    their configurations, and `by_blocknb` how many of ours blocknb compiled. `seconds` is the first call, with its compilation. `problems` says why a time is missing."""
+    milliseconds. `kernels` has (microseconds, launches) by peer and kernel. `launched` has the launched kernels by peer, `configs` their
+    configurations, and `by_blocknb` how many of ours blocknb compiled. `seconds` is the first call, with its compilation. `problems` says
+    why a time is missing."""
 
     step: TorchStep
     peer: str
