@@ -94,12 +94,13 @@ def _bench_arguments(command: argparse.ArgumentParser) -> None:
     )
     add(
         "--seed", type=count, default=None, metavar="N",
-        help="draw the random shapes of `ragged` and `plan_check`, and the inputs of `zoo`, from this seed (1)",
+        help="draw the random shapes of `ragged` and `plan_check`, and the inputs of `zoo` and `torch`, from this seed (1)",
     )  # fmt: skip
     add("--shapes-count", type=count, default=40, metavar="N", help="the number of random shapes of `plan_check` (40)")
     add_list("--library", str, "NAME,...", "`zoo`: only these libraries: liger, fla, xformers...")
     add("--configs", type=count, default=0, metavar="N", help="`zoo`: at most N configurations of each autotuner (all)")
     add("--compile", default="", metavar="TARGET", help="`zoo`: only compile the kernels, for sm_90a say; needs no GPU")
+    add("--layers", type=count, default=0, metavar="N", help="`torch_models`: the layers of GPT-2 and ViT (12)")
 
 
 def reference(options: argparse.Namespace) -> int:

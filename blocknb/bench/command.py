@@ -24,6 +24,9 @@ TORCH: dict[str, tuple[str, str]] = {
     "torch_layers": ("layers against Liger-Kernel, forward and backward", "blocknb.bench.torch_layers.run"),
     "torch_llama": ("a Llama of 1 B parameters against torch.compile", "blocknb.bench.torch_layers.run"),
     "torch_overheads": ("host time of launches and operators in torch", "blocknb.bench.torch_layers.run"),
+    "torch_fused": ("torch.compile by blocknb and by Triton: fused functions", "blocknb.bench.torch_steps.run"),
+    "torch_models": ("torch.compile by both: training steps of models", "blocknb.bench.torch_steps.run"),
+    "torch_templates": ("torch.compile by both: products by templates", "blocknb.bench.torch_steps.run"),
 }
 FAMILIES = ("gemm", "ragged", "skinny", "attention", "decode", "kinds")
 INTERRUPTED = 130  # the exit status, as of a shell

@@ -273,8 +273,8 @@ def check_options(source: Source, options: Mapping[str, Any]) -> None:
         hint = "a program has 1, 2, 4, 8, 16 or 32 warps"
         error = ImpossibleNumWarps(f"num_warps is {warps!r}", place(source), hint)
         raise error.in_triton("num_warps must be a power of 2")
-    if options["debug"] not in (None, True, False):
-        hint = "debug is True, False, or None for the default of the device"
+    if options["debug"] not in (None, True, False, "trap"):
+        hint = 'debug is True, False, "trap", or None for the default of the device'
         raise launch_error(source, None, f"debug is {options['debug']!r}", hint)
     try:
         parse_checks(options["checked"])

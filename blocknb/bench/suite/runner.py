@@ -41,7 +41,7 @@ class BenchOptions:
     () means one, and all. `peers`, `shapes` and `dtypes` select; () means all. `search` sweeps configurations. `clean_cache` flushes the L2
     cache of a GPU by reading. `seed` draws other random shapes, and `shapes_count` is how many of them `plan_check` draws. `library`,
     `configs` and `compile` are for the zoo (`ZooOptions`): libraries, the most configurations of an autotuner, and the target that the
-    kernels are only compiled for."""
+    kernels are only compiled for. `layers` is for the models of `torch_models`; 0 means all of them."""
 
     device: str = ""
     threads: tuple[int, ...] = ()
@@ -56,6 +56,7 @@ class BenchOptions:
     library: tuple[str, ...] = ()
     configs: int = 0
     compile: str = ""
+    layers: int = 0
 
 
 def run(names: Sequence[str], options: BenchOptions) -> list[dict[str, Any]]:

@@ -259,30 +259,31 @@ def hyperbolic_tangent(text: TextWriter, name: str) -> str:
     return f.copy_sign(f.select(size > 1.0, large, small), x).text
 
 
-# log2(erfc(x)) in powers of x, on [1, 4]. It decreases on to minus infinity.
-ERFC = (0.0002712807583460375, -1.62963717348885, -0.9135432321938145, -0.15641491063040946, 0.03636780707105656, -0.006065893541850921,
-        0.000636712453812217, -3.128740208432957e-05)  # fmt: skip
+# log2(erfc(x)) in powers of x, on [1, 4], with errors weighted by erfc; beyond, erf is 1 to the last bit
+ERFC_LOG2 = (-0.0005103093571960926, -1.6259750127792358, -0.9207650423049927, -0.14865149557590485, 0.031458426266908646,
+             -0.004240957088768482, 0.000267726689344272)  # fmt: skip
+ERFC_END = 4.0
 
 
 def error_function(text: TextWriter, name: str) -> str:
-    """erf in fp32 to two units in the last place. The approximate exp2 serves where |x| > 1: its error counts a sixth there, or less."""
+    """erf in fp32 to two units in the last place, without a branch. The approximate exp2 serves where |x| > 1, and erfc is small."""
     f = lanes.LaneFunction(trig.inline_code(text), "float", 1)
     x = lanes.Lanes(f, "float", name)
     size = f.absolute(x)
     small = f.fma(f.polynomial(x * x, elementary.ERF[32]), size, size)
-    power = text.call("float", "llvm.nvvm.ex2.approx.ftz.f", ("float", f.polynomial(size, ERFC).text))
-    large = f.like(x, 1.0) - lanes.Lanes(f, "float", power)
+    near = text.call("float", "llvm.minimumnum.f32", ("float", size.text), ("float", constant(ERFC_END, t.float32)))
+    power = f.polynomial(lanes.Lanes(f, "float", near), ERFC_LOG2)
+    complement = text.call("float", "llvm.nvvm.ex2.approx.ftz.f", ("float", power.text))
+    large = f.like(x, 1.0) - lanes.Lanes(f, "float", complement)
     return f.copy_sign(f.select(size > 1.0, large, small), x).text
-
-
-#: Functions of fp32 with an own form on GPUs.
-SINGLE = {"tanh": hyperbolic_tangent, "erf": error_function}
 
 
 def polynomial(text: TextWriter, name: str, dtype: ElementType, names: tuple[str, ...]) -> str:
     """log, log2, sin, cos, tanh, erf in fp32, and the transcendental functions of fp64."""
-    if name in SINGLE and dtype == t.float32:
-        return SINGLE[name](text, names[0])
+    if name == "tanh" and dtype == t.float32:
+        return hyperbolic_tangent(text, names[0])
+    if name == "erf" and dtype == t.float32:
+        return error_function(text, names[0])
     if name in trig.QUARTER:
         function = f"blocknb.{name}.{dtype.short}"
         if function not in text.helpers:

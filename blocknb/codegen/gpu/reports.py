@@ -1,7 +1,8 @@
 """Lowers what a kernel reports: records in a buffer that the launch reads afterwards.
 
 The kernel gets the buffer, and in checked mode the extents of arrays, as hidden parameters after its own. A fault must not trap, since a
-trap destroys the context, and printing must not go to the output of the process, which no notebook shows. A thread that owns an
+trap destroys the context, and printing must not go to the output of the process, which no notebook shows. (With `debug="trap"` a failed
+assertion does both, as in CUDA: the launch then needs no buffer, and the host does not wait for the kernel.) A thread that owns an
 element to report takes a record's number from a counter, in a function that is not inlined. The reader restores the order by the *event*:
 the number of reports that the program has made so far, which is the same in all of its threads.
 """
@@ -32,10 +33,41 @@ class ReportLowering(OpLowering):
 
     @lowers("assert")
     def check(self, op: Op) -> None:
-        """Records the elements for which a condition is false."""
+        """Records the elements for which a condition is false. With `debug="trap"`, a false condition stops the kernel instead."""
+        if self.func.attrs.get("debug") == "trap" and not self.func.attrs.get("checked"):
+            self.stop(op)
+            return
         event, (condition, *values) = self.next_event(), op.args
         bad = [self.text.emit(f"xor i1 {name}, true") for name in self.registers.regs(condition)]
         self.report("assert", self.interface.add_site(assertion(op)), event, values[0] if values else condition, bad)
+
+    def stop(self, op: Op) -> None:
+        """Calls `__assertfail` where a condition is false: CUDA prints the message, and the next synchronization has the error."""
+        bad = [self.text.emit(f"xor i1 {name}, true") for name in dict.fromkeys(self.registers.regs(op.args[0]))]
+        some = bad[0]
+        for other in bad[1:]:
+            some = self.text.emit(f"or i1 {some}, {other}")
+        stop, done = self.text.new_label("stop"), self.text.new_label("passed")
+        self.text.do(f"br i1 {some}, label %{stop}, label %{done}")
+        self.text.open_chunk()
+        self.text.start(stop)
+        file, line = (op.loc.file, op.loc.line) if op.loc is not None else ("", 0)
+        message, name, function = map(self.message, (op.attrs["message"], file, self.func.name))
+        self.text.declared["declare void @__assertfail(ptr, ptr, i32, ptr, i64)"] = None
+        self.text.do(f"call void @__assertfail(ptr {message}, ptr {name}, i32 {line}, ptr {function}, i64 1)")
+        self.text.do(f"br label %{done}")
+        self.text.open_chunk()
+        self.text.start(done)
+        self.text.open_chunk()
+
+    def message(self, text: str) -> str:
+        """The address of a text in constant memory, as a generic pointer."""
+        data = text.encode() + b"\0"
+        helpers = self.text.helpers
+        known = next((name for name, line in helpers.items() if line.endswith(escaped(data))), "")
+        name = known or f"@blocknb.message.{len(helpers)}"
+        helpers[name] = f"{name} = internal addrspace(1) constant [{len(data)} x i8] {escaped(data)}"
+        return f"addrspacecast (ptr addrspace(1) {name} to ptr)"
 
     @lowers("outside")
     def outside(self, op: Op) -> None:
@@ -131,6 +163,11 @@ entry:
         self.text.do(
             f"call void @{name}(ptr addrspace(1) %report, {where}, {', '.join(f'i64 {w}' for w in words)}, i1 {on})"
         )
+
+
+def escaped(data: bytes) -> str:
+    """Bytes as a constant of LLVM."""
+    return 'c"' + "".join(f"\\{byte:02X}" for byte in data) + '"'
 
 
 def pair(text: TextWriter, low: str, high: str) -> str:

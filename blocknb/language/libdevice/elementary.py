@@ -36,9 +36,9 @@ from blocknb.language.libdevice.parts import (
     wide2,
     with_sign,
 )
+from blocknb.language.target_info import is_cuda
 from blocknb.language.types import float32, float64, int32
 
-LN2 = 0.6931471805599453
 LN2_HIGH = {32: 0.693145751953125, 64: 0.6931471803691238}  # few enough bits that n * LN2_HIGH is exact
 LN2_LOW = {32: 1.428606765330187e-06, 64: 1.9082149292705877e-10}
 EXP_RANGE = {32: (-105.0, 90.0), 64: (-747.0, 711.0)}  # beyond these the result is zero or infinite
@@ -84,13 +84,12 @@ def exp2_sum(h, l):
 
 
 @helper
-def exp_single(v):
-    """e^v in fp32: the machine's 2^t for t = v log2(e), corrected to first order by the rounding error of t, times ln 2."""
-    t = v * c.LOG2_E[32][0]
-    error = tl.fma(v, c.LOG2_E[32][1], tl.fma(v, c.LOG2_E[32][0], -t))
-    power = tl.exp2(t)
-    # Outside of -160 < t < 128, the power is zero, infinite or a NaN already.
-    return tl.where(tl.abs(t + 16.0) < 144.0, tl.fma(power, error * LN2, power), power)
+def exp_of_floats(v):
+    """e^v in fp32, where a GPU's exp2 of a number around zero is precise. The power of two that it is multiplied by is a normal number,
+    so e^v is rounded once if it is subnormal."""
+    n_float, n = nearest(tl.clamp(v * c.LOG2_E[32][0], -126.0, 127.0))
+    rest = tl.fma(v, c.LOG2_E[32][1], tl.fma(v, c.LOG2_E[32][0], -n_float))
+    return tl.exp2(rest) * power_of_two(n, v)
 
 
 @device
@@ -101,11 +100,11 @@ def exp(x):
         libdevice.exp(0.5)  # 1.64872122
     """
     v = wide(x)
-    if v.dtype.primitive_bitwidth == 32:
-        result = exp_single(v)
-    else:
-        result = exp_sum(v, number(0.0, v))
-    return narrow(result, x)
+    if v.dtype == float64:
+        return narrow(exp_sum(v, number(0.0, v)), x)
+    if is_cuda():
+        return narrow(exp_of_floats(v), x)
+    return narrow(tl.exp(v), x)
 
 
 @device

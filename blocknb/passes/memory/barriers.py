@@ -3,8 +3,8 @@
 A forward walk (a data-flow analysis) keeps the accesses since the last barrier. An op gets a barrier before it if it touches the same bytes
 as one of these and one of the two writes. A loop is walked until the accesses at its end agree with those assumed at its start. Shared
 memory has its final addresses by now, so buffers that share bytes conflict, too. An asynchronous copy counts as a write at its wait, and no
-access to its bytes may come in between. The same rules hold for global memory, by the argument that a pointer comes from; two arguments are
-assumed to be two arrays.
+access to its bytes may come in between. The same rules hold for global memory, by the argument that a pointer comes from, and by the distance
+of two accesses, if it is known; two arguments are assumed to be two arrays.
 
 If warps have roles, a barrier is for the consumers only. Mbarriers guard the producer's copies. A TMA store reads its buffer until its
 wait. Triton calls this analysis Membar.
@@ -12,7 +12,7 @@ wait. Triton calls this analysis Membar.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from blocknb.analysis import affine
@@ -24,6 +24,7 @@ from blocknb.language.types import Buffer
 from blocknb.layouts.convert import within_warps
 from blocknb.layouts.linear import Layout
 from blocknb.passes.registry import gpu_pass
+from blocknb.passes.support.disjoint_accesses import AccessRange, range_of
 from blocknb.passes.support.note_text import at_line
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -70,7 +71,7 @@ class MemoryAccess:
     """Bytes that an op touches: a range of shared memory, or with `root` the array behind a pointer argument. `own` is the pointer tile if
     each element has its own address, which only one thread touches. `tile`: the layouts of tile and buffer, if the op moves all elements
     between them. `met`: the lanes of each warp have synchronised since. `store` is the store, in this iteration, to which the access
-    belongs."""
+    belongs. `range` are the elements of the array that it touches, if they are known."""
 
     write: bool
     low: int
@@ -83,6 +84,7 @@ class MemoryAccess:
     tile: tuple[Buffer, Layout] | None = None
     met: bool = False
     store: int | None = None
+    range: AccessRange | None = None
 
     def conflicts(self, other: MemoryAccess) -> bool:
         if self.op.name in ("wait", "dot_wait") or (other.op.name == "copy_async" and other.root is None):
@@ -96,6 +98,8 @@ class MemoryAccess:
         if commute(self.op, other.op) or self.op.name == other.op.name == "store_bulk":
             return False
         if self.store is not None and self.store == other.store:
+            return False
+        if self.range is not None and other.range is not None and other.range.apart(self.range):
             return False
         # Through one pointer tile every thread accesses its own elements again.
         return (self.root is other.root or ANYWHERE in (self.root, other.root)) and (
@@ -114,6 +118,13 @@ class MemoryAccess:
 def commute(a: Op, b: Op) -> bool:
     """Whether two accesses are atomics that commute."""
     return a.name == b.name == "atomic" and a.attrs["kind"] == b.attrs["kind"] != "xchg"
+
+
+def in_next_iteration(access: MemoryAccess, loop: Op, made: Collection[Value]) -> MemoryAccess:
+    """An access as the next iteration of a loop sees it. A pointer made in the loop has another value then, although its Value is the same;
+    so has a store."""
+    own, touched = None if access.own in made else access.own, access.range
+    return replace(access, own=own, store=None, range=touched and touched.in_next_iteration(loop, made))
 
 
 Pending = frozenset[MemoryAccess]
@@ -135,6 +146,7 @@ class BarrierPlacement:
         self.maps = {op.result: op.args[0] for op in func.ops() if op.name == "tensor_map"}
         self.bulk = {op.args[1]: op for op in func.ops() if op.name == "store_bulk"}
         self.multiplied = list(dict.fromkeys(x for op in late for x in op.args[:2] if x in self.offsets))
+        self.ranges: dict[Value, AccessRange | None] = {}
         self.before: dict[int, tuple[MemoryAccess, MemoryAccess]] = {}
         self.in_warp: set[int] = set()  # the ops before which a warp barrier suffices
         self.builder = Builder(first_id=func.next_id)
@@ -171,7 +183,7 @@ class BarrierPlacement:
             case name if name in ATOMICS:
                 return self.atomic_accesses(op)
             case "asm":  # inline assembly may access anything through its pointers
-                return [replace(self.array_access(op, x), own=None) for x in op.args if x.type.is_pointer]
+                return [replace(self.array_access(op, x), own=None, range=None) for x in op.args if x.type.is_pointer]
         return []
 
     def atomic_accesses(self, op: Op) -> list[MemoryAccess]:
@@ -193,7 +205,10 @@ class BarrierPlacement:
             pointer = made.args[0]  # each part has its own elements
         own = pointer if pointer.type.shape and self.has_distinct_addresses(pointer) else None
         whole = op.attrs.get("split_of") if op.name == "store" else None
-        return MemoryAccess(op.name not in ("load", "copy_async"), 0, 0, root, own, op, acquires, releases, store=whole)
+        if pointer not in self.ranges:
+            self.ranges[pointer] = range_of(self.facts, pointer)
+        write, touched = op.name not in ("load", "copy_async"), self.ranges[pointer]
+        return MemoryAccess(write, 0, 0, root, own, op, acquires, releases, store=whole, range=touched)
 
     def has_distinct_addresses(self, pointer: Value) -> bool:
         """Whether no two threads touch one element: one thread holds each element, and the strides make addresses distinct."""
@@ -250,9 +265,7 @@ class BarrierPlacement:
             end = entry
             for block in op.blocks:
                 end = self.walk(block.ops, end)
-            # In the next iteration a pointer made in the loop has another value, although its Value is the same; so has a store.
-            later = (replace(access, own=None if access.own in made else access.own, store=None) for access in end)
-            known = entry | frozenset(later)
+            known = entry | frozenset(in_next_iteration(access, op, made) for access in end)
             if self.over_programs(op):  # programs have no order
                 known = entry | {access for access in known if access.root is None}
             if known == entry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -78,6 +79,8 @@ def compiler_input(autotuner: Any, cfg: Any, meta: dict[str, Any]) -> tuple[host
     options = {name: wanted[name] for name in _LIMITED if wanted.get(name)}
     if on_cpu:
         options.pop("num_stages", None)
+    elif options.get("debug") and os.environ.get("CUDA_LAUNCH_BLOCKING") != "1":
+        options["debug"] = "trap"  # as in torch: the host does not wait for the kernel, and a CUDA graph can capture it
     return source, target, options
 
 
