@@ -12,7 +12,8 @@ from blocknb.codegen.gpu.context import KernelPart
 from blocknb.codegen.gpu.element_types import ElementType, llvm_type, memory_bits
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.ir.core import Op
-from blocknb.layouts.convert import Select, plan
+from blocknb.language import types as t
+from blocknb.layouts.convert import Select, Shuffle, plan
 
 
 class WarpShuffles(KernelPart):
@@ -23,7 +24,40 @@ class WarpShuffles(KernelPart):
         source, dtype = op.args[0], op.result.type.dtype
         steps = plan(source.type.layout, op.attrs["layout"], memory_bits(dtype)).shuffle
         assert steps is not None, "only shuffles come here"
-        published = self.select(self.registers.regs(source), dtype, steps.before)
+        if steps.packed:
+            words = self.packed(self.registers.regs(source), dtype, steps.words(source.type.layout, False))
+            moved = self.moved(words, t.int32, steps)
+            registers = self.unpacked(moved, dtype, steps.words(op.attrs["layout"], True))
+        else:
+            registers = self.moved(self.registers.regs(source), dtype, steps)
+        self.registers.set(op.result, registers)
+
+    def packed(self, names: Sequence[str], dtype: ElementType, words: Sequence[Sequence[int]]) -> list[str]:
+        """Joins the elements of each word, low bits first, to an i32."""
+        kind, bits, made = llvm_type(dtype), dtype.bits, []
+        for word in words:
+            value = ""
+            for place, register in enumerate(word):
+                part = self.text.emit(f"zext i{bits} {self.text.as_integer(names[register], kind, bits)} to i32")
+                part = self.text.emit(f"shl i32 {part}, {place * memory_bits(dtype)}") if place else part
+                value = self.text.emit(f"or i32 {value}, {part}") if value else part
+            made.append(value)
+        return made
+
+    def unpacked(self, names: Sequence[str], dtype: ElementType, words: Sequence[Sequence[int]]) -> list[str]:
+        """The elements of each word, by register: the inverse of `packed`."""
+        kind, bits = llvm_type(dtype), dtype.bits
+        made = [""] * sum(map(len, words))
+        for name, word in zip(names, words, strict=True):
+            for place, register in enumerate(word):
+                part = self.text.emit(f"lshr i32 {name}, {place * memory_bits(dtype)}") if place else name
+                part = self.text.emit(f"trunc i32 {part} to i{bits}")
+                made[register] = self.text.from_integer(part, kind, bits)
+        return made
+
+    def moved(self, names: Sequence[str], dtype: ElementType, steps: Shuffle) -> list[str]:
+        """The registers, or words, after the three steps of a shuffle."""
+        published = self.select(names, dtype, steps.before)
         lane = self.threads.thread_index(steps.lane, steps.warp)
         arrived = []
         for step in steps.rounds:
@@ -34,9 +68,9 @@ class WarpShuffles(KernelPart):
             else:
                 source_lane = self.text.emit(f"xor i32 {lane}, {step.flip}") if step.flip else lane
                 arrived.append(from_lane(self.text, published[step.source], dtype, source_lane))
-        self.registers.set(op.result, self.select(arrived, dtype, steps.after))
+        return self.select(arrived, dtype, steps.after)
 
-    def select(self, names: list[str], dtype: ElementType, stages: Sequence[Select]) -> list[str]:
+    def select(self, names: Sequence[str], dtype: ElementType, stages: Sequence[Select]) -> list[str]:
         """Swaps registers r and r ^ flip in the threads that a stage names."""
         kind = llvm_type(dtype)
         for stage in stages:
@@ -49,7 +83,7 @@ class WarpShuffles(KernelPart):
                 self.text.emit(f"select i1 {swap}, {kind} {names[r ^ stage.flip]}, {kind} {names[r]}")
                 for r in range(len(names))
             ]
-        return names
+        return list(names)
 
 
 def shuffled(text: TextWriter, name: str, dtype: ElementType, exchange: Callable[[str], str]) -> str:
