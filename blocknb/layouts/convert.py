@@ -37,8 +37,9 @@ from blocknb.layouts import gf2
 from blocknb.layouts.linear import Layout, collect, distribute
 from blocknb.layouts.shared import SharedLayout, matrix_cost, row_major, swizzled, vector_cost
 
-# Rough cycles on an SM, whose warps share one shuffle and shared-memory pipe.
-SELECT_CYCLES = 0.5
+# Rough cycles on an SM, whose warps share one shuffle and shared-memory pipe. A partition of the SM selects 16 lanes per cycle.
+SELECT_CYCLES = 2
+PARTITIONS = 4  # of an SM; a warp stays in one
 SHUFFLE_LATENCY = 25
 SHARED_LATENCY = 90  # a store and a load of 25 to 30 cycles each, and the barriers around them
 
@@ -353,7 +354,8 @@ def _shuffle_price(source: Layout, target: Layout, shuffle: Shuffle, element_bit
     leaving, arriving = source.num_registers >> packed, target.num_registers >> packed
     selects = len(shuffle.before) * leaving + len(shuffle.after) * arriving + (leaving if packed else 0)
     latency = SHUFFLE_LATENCY if shuffle.num_shuffles else 0
-    return latency + source.num_warps * words * (shuffle.num_shuffles + SELECT_CYCLES * selects)
+    rounds = max(1, source.num_warps / PARTITIONS)
+    return latency + words * (source.num_warps * shuffle.num_shuffles + rounds * SELECT_CYCLES * selects)
 
 
 def _shared_price(source: Layout, target: Layout, element_bits: int) -> float:

@@ -51,6 +51,7 @@ ORDER = (
     "memory.shared_memory_allocation",  # after every pass that adds buffers
     "memory.barriers",  # after allocation: reused bytes need barriers, too
     "memory.program_packing",  # after barriers: it looks for anything that the threads of a CTA do together
+    "memory.int_range_narrowing",  # after all passes that read masks and addresses as forms: it changes how both are computed
     # The passes below say where the code of an op stands, so they see the ops as the code generator does.
     "memory.strip_mining",  # after barriers, which loads may pass if no barrier of the kernel is among them
     "memory.sinking",  # after strip_mining, whose tiles it leaves alone
