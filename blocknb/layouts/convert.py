@@ -38,10 +38,11 @@ from blocknb.layouts.linear import Layout, collect, distribute
 from blocknb.layouts.shared import SharedLayout, matrix_cost, row_major, swizzled, vector_cost
 
 # Rough cycles on an SM, whose warps share one shuffle and shared-memory pipe. A partition of the SM selects 16 lanes per cycle.
-SELECT_CYCLES = 2
+SELECT_CYCLES = 3  # and the instructions of other warps wait
 PARTITIONS = 4  # of an SM; a warp stays in one
 SHUFFLE_LATENCY = 25
 SHARED_LATENCY = 90  # a store and a load of 25 to 30 cycles each, and the barriers around them
+WARP_LATENCY = 60  # the same within a warp, which takes no barrier
 
 
 @dataclass(frozen=True)
@@ -359,9 +360,10 @@ def _shuffle_price(source: Layout, target: Layout, shuffle: Shuffle, element_bit
 
 
 def _shared_price(source: Layout, target: Layout, element_bits: int) -> float:
+    latency = WARP_LATENCY if within_warps(source, target) else SHARED_LATENCY
     element_bits = max(8, element_bits)
     shared = choose_shared(source, target, element_bits)
-    return SHARED_LATENCY + source.num_warps * (
+    return latency + source.num_warps * (
         access_price(source, shared, element_bits) + access_price(target, shared, element_bits)
     )
 

@@ -24,36 +24,18 @@ class WarpShuffles(KernelPart):
         source, dtype = op.args[0], op.result.type.dtype
         steps = plan(source.type.layout, op.attrs["layout"], memory_bits(dtype)).shuffle
         assert steps is not None, "only shuffles come here"
-        if steps.packed:
-            words = self.packed(self.registers.regs(source), dtype, steps.words(source.type.layout, False))
-            moved = self.moved(words, t.int32, steps)
-            registers = self.unpacked(moved, dtype, steps.words(op.attrs["layout"], True))
-        else:
-            registers = self.moved(self.registers.regs(source), dtype, steps)
-        self.registers.set(op.result, registers)
-
-    def packed(self, names: Sequence[str], dtype: ElementType, words: Sequence[Sequence[int]]) -> list[str]:
-        """Joins the elements of each word, low bits first, to an i32."""
-        kind, bits, made = llvm_type(dtype), dtype.bits, []
-        for word in words:
-            value = ""
-            for place, register in enumerate(word):
-                part = self.text.emit(f"zext i{bits} {self.text.as_integer(names[register], kind, bits)} to i32")
-                part = self.text.emit(f"shl i32 {part}, {place * memory_bits(dtype)}") if place else part
-                value = self.text.emit(f"or i32 {value}, {part}") if value else part
-            made.append(value)
-        return made
-
-    def unpacked(self, names: Sequence[str], dtype: ElementType, words: Sequence[Sequence[int]]) -> list[str]:
-        """The elements of each word, by register: the inverse of `packed`."""
-        kind, bits = llvm_type(dtype), dtype.bits
-        made = [""] * sum(map(len, words))
-        for name, word in zip(names, words, strict=True):
-            for place, register in enumerate(word):
-                part = self.text.emit(f"lshr i32 {name}, {place * memory_bits(dtype)}") if place else name
-                part = self.text.emit(f"trunc i32 {part} to i{bits}")
-                made[register] = self.text.from_integer(part, kind, bits)
-        return made
+        if not steps.packed:
+            self.registers.set(op.result, self.moved(self.registers.regs(source), dtype, steps))
+            return
+        bits = memory_bits(dtype) << len(steps.packed)
+        leaving = [self.registers.word(source, tuple(word)) for word in steps.words(source.type.layout, False)]
+        if bits < 32:
+            leaving = [self.text.emit(f"zext i{bits} {word} to i32") for word in leaving]
+        arrived = self.moved(leaving, t.int32, steps)
+        if bits < 32:
+            arrived = [self.text.emit(f"trunc i32 {word} to i{bits}") for word in arrived]
+        arriving = map(tuple, steps.words(op.attrs["layout"], True))
+        self.registers.arrive(op, dict(zip(arriving, arrived, strict=True)))
 
     def moved(self, names: Sequence[str], dtype: ElementType, steps: Shuffle) -> list[str]:
         """The registers, or words, after the three steps of a shuffle."""
