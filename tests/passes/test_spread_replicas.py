@@ -45,7 +45,7 @@ def test_each_lane_divides_for_its_share_of_the_rows():
 
 def test_machine_code_becomes_shorter():
     few, many = (quantized_rows.trace(**KINDS, ROWS=32, COLUMNS=128, without=off) for off in ((), ("spread_replicas",)))
-    assert len(few.sass.splitlines()) < 0.8 * len(many.sass.splitlines())
+    assert len(few.sass.lines) < 0.8 * len(many.sass.lines)
 
 
 def test_arithmetic_that_costs_little_stays():
