@@ -351,7 +351,10 @@ def price(source: Layout, target: Layout, element_bits: int = 32) -> int:
 
 
 def _shuffle_price(source: Layout, target: Layout, shuffle: Shuffle, element_bits: int) -> float:
-    words, packed = max(1, element_bits // 32), len(shuffle.packed)  # registers per element; log2 of elements per register
+    words, packed = (
+        max(1, element_bits // 32),
+        len(shuffle.packed),
+    )  # registers per element; log2 of elements per register
     leaving, arriving = source.num_registers >> packed, target.num_registers >> packed
     selects = len(shuffle.before) * leaving + len(shuffle.after) * arriving + (leaving if packed else 0)
     latency = SHUFFLE_LATENCY if shuffle.num_shuffles else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fuzz import reports
 
 from blocknb.ir.build import Builder
 from blocknb.ir.core import Block, Func, Hint, Value
@@ -11,7 +12,6 @@ from blocknb.language import types as t
 from blocknb.language.types import Pointer, Tile
 from blocknb.layouts.convert import plan
 from blocknb.layouts.linear import Layout
-from fuzz import reports
 
 DTYPES = {8: (t.int8, np.int8), 16: (t.int16, np.int16), 32: (t.int32, np.int32)}
 

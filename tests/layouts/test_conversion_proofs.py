@@ -126,7 +126,9 @@ def prove(conversion: Conversion) -> None:
         assert len(rounds) << len(conversion.shuffle.packed) == target.num_registers
         for layout, words in ((source, False), (target, True)):
             every = conversion.shuffle.words(layout, words)
-            assert sorted(sum(every, [])) == list(range(layout.num_registers)), "each register is in one word"
+            assert sorted(x for word in every for x in word) == list(range(layout.num_registers)), (
+                "each register is in one word"
+            )
             assert is_linear([word[0] for word in every]) and all(is_linear([x ^ w[0] for x in w]) for w in every)
         assert is_linear([step.source for step in rounds]) and is_linear([step.flip for step in rounds]), conversion
         for step, flip in ((step, step.flip) for step in rounds if not step.moves):

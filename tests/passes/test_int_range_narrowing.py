@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fuzz import reports
 from kernels.base import Case
 
 import blocknb
 import blocknb.language as bl
-from fuzz import reports
 
 
 @blocknb.kernel
@@ -29,13 +29,19 @@ def stage(trace):
 
 
 def wide(func, name):
-    return [op for op in func.ops() if op.name == name and op.args[0].type.shape and str(op.args[0].type.dtype) == "int64"]
+    return [
+        op for op in func.ops() if op.name == name and op.args[0].type.shape and str(op.args[0].type.dtype) == "int64"
+    ]
 
 
 def test_masks_and_offsets_of_tiles_are_narrowed():
     found = stage(long_rows.trace(**KINDS))
     assert wide(found.before, "cmp") and not wide(found.after, "cmp")
-    assert not [op for op in found.after.ops() if op.name == "ptradd" and op.args[1].type.dtype == bl.int64 and op.args[1].type.shape]
+    assert not [
+        op
+        for op in found.after.ops()
+        if op.name == "ptradd" and op.args[1].type.dtype == bl.int64 and op.args[1].type.shape
+    ]
     texts = [note.text for note in found.notes]
     assert any("in int32: their ranges fit" in text for text in texts)
     assert any("the bound less the tile's start" in text for text in texts)
@@ -60,7 +66,9 @@ def test_the_simulated_code_computes_the_same(n):
     x = np.random.default_rng(n).standard_normal((256, 64)).astype(np.float32)
     y = np.zeros_like(x)
     arguments = {"x": x, "y": y, "n": n, "BLOCK": 64, "COLUMNS": 64}
-    case = Case("long_rows", long_rows, lambda rng: dict(arguments), lambda arguments: {}, grid=(4,), options={"num_warps": 4})
+    case = Case(
+        "long_rows", long_rows, lambda rng: dict(arguments), lambda arguments: {}, grid=(4,), options={"num_warps": 4}
+    )
     func, stages = case.lower(arguments, "sm_90a")
     assert any(stage.name == "int_range_narrowing" for stage in stages)
     reports.run(func, arguments, case.grid)

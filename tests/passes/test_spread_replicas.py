@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fuzz import reports
 from kernels.base import Case
 
 import blocknb
 import blocknb.language as bl
 from blocknb.layouts.linear import Layout
 from blocknb.passes.distributed.spread_replicas import spread
-from fuzz import reports
 
 
 @blocknb.kernel

@@ -75,7 +75,9 @@ BOUNDED = ("add", "sub", "mul", "min", "max", "and", "or", "xor", "div", "rem")
 @pytest.mark.parametrize("name", BOUNDED)
 def test_arithmetic_whose_result_fits_is_done_in_32_bits(name):
     b, x = Builder("test"), Value(WORD, "x")
-    word = b.value("program_id", axis=0) if name in ("or", "xor") else x  # bit operations have ranges for natural numbers
+    word = (
+        b.value("program_id", axis=0) if name in ("or", "xor") else x
+    )  # bit operations have ranges for natural numbers
     small = b.value("cast", b.value("rem", word, b.const(1000, t.int32)), dtype=t.int64)
     other = b.value("add", offsets(b), b.const(3, Tile(t.int64, (SIZE,))))
     value = b.value(name, b.value("splat", small, shape=(SIZE,)), other)

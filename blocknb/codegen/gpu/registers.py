@@ -146,7 +146,9 @@ class Registers:
                 return [(op.args[0], value.type.layout.broadcast_registers(op.args[0].type.shape)[index])]
             case "convert":
                 renamed = plan(op.args[0].type.layout, value.type.layout, memory_bits(value.type.dtype)).registers
-                return [] if renamed is None else [(op.args[0], renamed[index])]  # words that a shuffle moves have arrived
+                return (
+                    [] if renamed is None else [(op.args[0], renamed[index])]
+                )  # words that a shuffle moves have arrived
             case "part":
                 return [self.source_of_part(value, index)]
             case name if name in ARRIVING:

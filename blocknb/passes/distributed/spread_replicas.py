@@ -60,13 +60,15 @@ def spread_replicas(func: Func, target: Target, notes: Notes) -> Func:
     """
     plans = ReplicatedLines(func).plans
     for plan in plans:
-        text = f"{counted(plan.layout.num_registers, 'element')} per thread instead of {plan.held}: lanes with equal elements share the work"
-        notes(max(plan.ops, key=cost), text)
+        fewer = f"{counted(plan.layout.num_registers, 'element')} per thread instead of {plan.held}"
+        notes(max(plan.ops, key=cost), f"{fewer}: lanes with equal elements share the work")
     return ReplicaRewriter(func, plans).run() if plans else func
 
 
 def is_arithmetic(op: Op) -> bool:
-    return OPS[op.name].pure and OPS[op.name].kind == "elementwise" and len(op.results) == 1 and bool(op.result.type.shape)
+    return (
+        OPS[op.name].pure and OPS[op.name].kind == "elementwise" and len(op.results) == 1 and bool(op.result.type.shape)
+    )
 
 
 def cost(op: Op) -> int:
@@ -120,7 +122,9 @@ class ReplicatedLines:
     def pays(self, plan: SpreadPlan) -> bool:
         """Whether less is computed than the conversions cost."""
         inside = {op.result for op in plan.ops}
-        arriving = {x for op in plan.ops for x in op.args if x.type.shape and x not in inside and not self.is_uniform(x)}
+        arriving = {
+            x for op in plan.ops for x in op.args if x.type.shape and x not in inside and not self.is_uniform(x)
+        }
         leaving = [op for op in plan.ops if leaves(op, plan, self.users)]
         moved = plan.held * (SELECT * len(arriving) + SHUFFLE * len(leaving)) + LATENCY
         return (plan.held - plan.layout.num_registers) * sum(map(cost, plan.ops)) > 2 * moved

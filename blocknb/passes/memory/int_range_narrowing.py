@@ -80,10 +80,10 @@ def int_range_narrowing(func: Func, target: Target, notes: Notes) -> Func:
 
 
 class Split(NamedTuple):
-    """A tile of int64 as splat(uniform) + rest, where rest is an int32. Either may be None, which is zero."""
+    """A tile of int64 as splat(uniform) + rest, where all numbers of the rest fit into int32."""
 
-    uniform: Value | None
-    rest: Value | None
+    uniform: Value
+    rest: Value
 
 
 class RangeNarrowing(Rebuild):
@@ -164,7 +164,7 @@ class RangeNarrowing(Rebuild):
         old = self.originals[op.id]
         for side in (0, 1):
             parts, bound = self.split(old.args[side]), self.uniform(old.args[1 - side])
-            if parts is None or parts.uniform is None or parts.rest is None or bound is None:
+            if parts is None or bound is None:
                 continue
             limit = self.relative(bound, parts)
             rest = self.twin(self.get(parts.rest))
@@ -173,7 +173,9 @@ class RangeNarrowing(Rebuild):
             wide = self.builder.value("splat", limit, **shape_of(rest))
             pair = (rest, wide) if side == 0 else (wide, rest)
             made = self.builder.value("cmp", *pair, **op.attrs)
-            self.compared.append((op, "compares the offsets within the tile in int32, with the bound less the tile's start"))
+            self.compared.append(
+                (op, "compares the offsets within the tile in int32, with the bound less the tile's start")
+            )
             return [made]
         return NotImplemented
 
@@ -200,7 +202,6 @@ class RangeNarrowing(Rebuild):
         """bound - uniform as an int32, clamped to the range of the rest and one more on either side; None if a difference may wrap.
 
         With x = uniform + rest, low <= x <= high: for a bound outside of low - 1 to high + 1 any bound there compares alike."""
-        assert parts.uniform is not None and parts.rest is not None
         start, rest, own = (ranges.bounds(self.facts, v) for v in (parts.uniform, parts.rest, bound))
         low, high = start[0] + rest[0] - 1, start[1] + rest[1] + 1
         least, most = rest[0] - 1, rest[1] + 1
@@ -208,13 +209,12 @@ class RangeNarrowing(Rebuild):
             return None
         if not ranges.within((low - start[1], high - start[0]), WIDE):
             return None
-        value, own = self.clamped(self.get(bound), own, low, high) if not self.subtractable(own, start) else (self.get(bound), own)
+        value = self.get(bound)
+        if not ranges.within((own[0] - start[1], own[1] - start[0]), WIDE):
+            value, own = self.clamped(value, own, low, high)
         value = self.builder.value("sub", value, self.get(parts.uniform))
         value, _ = self.clamped(value, (own[0] - start[1], own[1] - start[0]), least, most)
         return self.builder.value("cast", value, dtype=t.int32)
-
-    def subtractable(self, bound: ranges.Interval, start: ranges.Interval) -> bool:
-        return ranges.within((bound[0] - start[1], bound[1] - start[0]), WIDE)
 
     def clamped(self, value: Value, own: ranges.Interval, low: int, high: int) -> tuple[Value, ranges.Interval]:
         """The scalar between low and high, and its range. A limit that its range keeps needs no instruction."""

@@ -139,7 +139,9 @@ class PrefetchPlanner(PipeliningLegality):
             if why:
                 self.refuse([load], why)
         least = FEW if dot else 0
-        return within + self.fit(loop, [x for x in loads if not reasons[x]], wanted, max(least, self.left(loop) - within))
+        return within + self.fit(
+            loop, [x for x in loads if not reasons[x]], wanted, max(least, self.left(loop) - within)
+        )
 
     def vector_loads(self, loop: Op) -> list[Op]:
         """The loads of scalars and vectors (scales) in a loop with one product, which take few registers. Tiles are left for copies to
