@@ -36,7 +36,7 @@ def applies(func: Func, target: Target) -> bool:
 
 @gpu_pass(optional=True, applies=applies)
 def spread_replicas(func: Func, target: Target, notes: Notes) -> Func:
-    """Spreads expensive arithmetic on replicated lines over the threads that hold copies
+    """Divides expensive arithmetic on replicated lines among the lanes
 
     When: divisions, or arithmetic on fp64, follow a reduction whose result several lanes share, and each thread holds several elements.
 

@@ -425,13 +425,16 @@ class LayoutChoice:
         if self.fragments and op.args[0].type.size <= SCALES:  # a conversion would make all warps wait
             reach[0] = SECTOR
         small = op.args[0].type.size <= SMALL
-        # Two loads of half the width cost less than a conversion. In a loop the copies to shared memory convert.
-        halved = op in self.once and width[0] * bytes >= HALF and 2 * width[0] >= width[1]
         return (
-            (width[0] >= width[1] or halved)
+            (width[0] >= width[1] or self.halves(op, width[0], width[1]))
             and reach[0] >= min(reach[1], SECTOR)
             and (small or wanted in self.fragments or not wanted.is_replicated or own.is_replicated)
         )
+
+    def halves(self, op: Op, width: int, own: int) -> bool:
+        """Whether two loads of half the width replace one. They cost less than a conversion. In a loop the copies to shared memory
+        convert."""
+        return op in self.once and width * op.args[0].type.dtype.element.bytes >= HALF and 2 * width >= own
 
     def is_line_of_indices(self, op: Op) -> bool:
         """Whether an op loads one integer per thread at most along one axis, such as the indices of a gather. The L1 cache serves all
