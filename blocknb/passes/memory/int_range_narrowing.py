@@ -8,6 +8,7 @@ comparison with a bound that is made relative to the tile, is that of loop-bound
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, NamedTuple
 
 from blocknb.analysis import affine, ranges
@@ -21,6 +22,8 @@ from blocknb.passes.tile.simplify import tidy
 from blocknb.target import Target
 from blocknb.trace import Notes
 
+LIMIT = 1 << 30
+FEWEST = 4  # comparisons per thread: for fewer, the bound relative to the tile costs more than they do
 NARROW, WIDE = ranges.limits(t.int32), ranges.limits(t.int64)
 ARITHMETIC = {"add", "sub", "mul", "min", "max", "and", "or", "xor", "neg", "abs"}
 DIVISIONS = {"div", "rem"}
@@ -62,8 +65,8 @@ def int_range_narrowing(func: Func, target: Target, notes: Notes) -> Func:
     After:
 
         %d = sub %size, %start : i64
-        %e = max %d, -1 : i64
-        %f = min %e, 64 : i64
+        %e = max %d, -1073741824 : i64
+        %f = min %e, 1073741824 : i64
         %g = cast %f : i32
         %n = splat %g : tile<64xi32, #a>
         %m = cmp lt %i, %n : tile<64xi1, #a>
@@ -162,6 +165,8 @@ class RangeNarrowing(Rebuild):
         if not op.result.type.shape or op.attrs["pred"] not in ORDERINGS:
             return NotImplemented
         old = self.originals[op.id]
+        if self.comparisons(old.result) < FEWEST:
+            return NotImplemented
         for side in (0, 1):
             parts, bound = self.split(old.args[side]), self.uniform(old.args[1 - side])
             if parts is None or bound is None:
@@ -178,6 +183,13 @@ class RangeNarrowing(Rebuild):
             )
             return [made]
         return NotImplemented
+
+    def comparisons(self, mask: Value) -> int:
+        """The comparisons of a thread for a mask, of which groups of elements are equal; FEWEST before there are layouts."""
+        if mask.type.layout is None:
+            return FEWEST
+        equal = prod(self.facts.constancy(mask, axis) for axis in range(len(mask.type.shape)))
+        return int(mask.type.layout.num_registers // equal)
 
     def split(self, value: Value) -> Split | None:
         """The parts of an original tile, as original values; None if its sum may wrap, or if it has no parts."""
@@ -199,21 +211,21 @@ class RangeNarrowing(Rebuild):
         return op.args[0] if op is not None and op.name == "splat" else None
 
     def relative(self, bound: Value, parts: Split) -> Value | None:
-        """bound - uniform as an int32, clamped to the range of the rest and one more on either side; None if a difference may wrap.
+        """bound - uniform as an int32, clamped beyond the range of the rest; None if a difference may wrap.
 
-        With x = uniform + rest, low <= x <= high: for a bound outside of low - 1 to high + 1 any bound there compares alike."""
+        With x = uniform + rest, low <= x <= high: all bounds below low compare alike, and so do all above high. The limits are multiples of
+        2^30, so that the difference keeps its divisibility, from which follows how many elements a mask treats alike."""
         start, rest, own = (ranges.bounds(self.facts, v) for v in (parts.uniform, parts.rest, bound))
-        low, high = start[0] + rest[0] - 1, start[1] + rest[1] + 1
-        least, most = rest[0] - 1, rest[1] + 1
-        if not ranges.within((low, high), WIDE) or not ranges.within((least, most), NARROW):
+        if not ranges.within(rest, (1 - LIMIT, LIMIT - 1)):
             return None
-        if not ranges.within((low - start[1], high - start[0]), WIDE):
+        low, high = (start[0] + rest[0]) // LIMIT * LIMIT - LIMIT, (start[1] + rest[1]) // LIMIT * LIMIT + LIMIT
+        if not ranges.within((low, high), WIDE) or not ranges.within((low - start[1], high - start[0]), WIDE):
             return None
         value = self.get(bound)
         if not ranges.within((own[0] - start[1], own[1] - start[0]), WIDE):
             value, own = self.clamped(value, own, low, high)
         value = self.builder.value("sub", value, self.get(parts.uniform))
-        value, _ = self.clamped(value, (own[0] - start[1], own[1] - start[0]), least, most)
+        value, _ = self.clamped(value, (own[0] - start[1], own[1] - start[0]), -LIMIT, LIMIT)
         return self.builder.value("cast", value, dtype=t.int32)
 
     def clamped(self, value: Value, own: ranges.Interval, low: int, high: int) -> tuple[Value, ranges.Interval]:

@@ -426,7 +426,7 @@ class LayoutChoice:
             reach[0] = SECTOR
         small = op.args[0].type.size <= SMALL
         return (
-            (width[0] >= width[1] or self.halves(op, width[0], width[1]))
+            (width[0] >= width[1] or (wanted not in self.products and self.halves(op, width[0], width[1])))
             and reach[0] >= min(reach[1], SECTOR)
             and (small or wanted in self.fragments or not wanted.is_replicated or own.is_replicated)
         )
