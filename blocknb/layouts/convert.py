@@ -20,13 +20,16 @@ each thread permutes its registers before and after the shuffle:
 
 P, F and T are linear. If two lanes need different registers of one lane in the same round, T moves them to different rounds. P then makes
 each lane publish the register that its reader needs.
+
+Elements of 8 or 16 bits travel together if both layouts have them in one thread: the steps then move words of 32 bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,10 +37,12 @@ from blocknb.layouts import gf2
 from blocknb.layouts.linear import Layout, collect, distribute
 from blocknb.layouts.shared import SharedLayout, matrix_cost, row_major, swizzled, vector_cost
 
-# Rough cycles on an SM, whose warps share one shuffle and shared-memory pipe.
-SELECT_CYCLES = 0.5
+# Rough cycles on an SM, whose warps share one shuffle and shared-memory pipe. A partition of the SM selects 16 lanes per cycle.
+SELECT_CYCLES = 3  # and the instructions of other warps wait
+PARTITIONS = 4  # of an SM; a warp stays in one
 SHUFFLE_LATENCY = 25
 SHARED_LATENCY = 90  # a store and a load of 25 to 30 cycles each, and the barriers around them
+WARP_LATENCY = 60  # the same within a warp, which takes no barrier
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,8 @@ class Round:
 class Shuffle:
     """The three steps of a shuffle, in order (see the module's text): `before`, one round a register, `after`.
 
-    A reader's source lane is the XOR of `lane` and `warp` over the set bits of its lane and warp, and the round's flip.
+    A reader's source lane is the XOR of `lane` and `warp` over the set bits of its lane and warp, and the round's flip. `packed`: register
+    bits of the source and of the target whose elements share a word of 32 bits. The steps then number words, by the other register bits.
     """
 
     before: tuple[Select, ...]
@@ -73,11 +79,18 @@ class Shuffle:
     after: tuple[Select, ...]
     lane: tuple[int, ...]
     warp: tuple[int, ...]
+    packed: tuple[tuple[int, int], ...] = ()
 
     @property
     def num_shuffles(self) -> int:
         """Shuffle instructions for elements of up to 32 bits."""
         return sum(step.moves for step in self.rounds)
+
+    def words(self, layout: Layout, target: bool) -> list[list[int]]:
+        """The registers of each word, low bits first, in the layout of the source or of the target."""
+        packed = [1 << pair[target] for pair in self.packed]
+        others = [1 << bit for bit in range(len(layout.reg)) if 1 << bit not in packed]
+        return [[word | part for part in gf2.combinations(packed)] for word in gf2.combinations(others)]
 
     @property
     def is_butterfly(self) -> bool:
@@ -106,10 +119,14 @@ class Conversion:
         if self.shuffle is None:
             return distribute(collect(values, self.source), self.target)
         warps, lanes = np.arange(values.shape[0])[:, None], np.arange(values.shape[1])[None, :]
-        published = _swap(values, self.shuffle.before)
         from_lane = _linear(self.shuffle.lane, lanes) ^ _linear(self.shuffle.warp, warps)
-        arrived = [published[warps, from_lane ^ step.flip, step.source] for step in self.shuffle.rounds]
-        return _swap(np.stack(arrived, axis=-1), self.shuffle.after)
+        result = np.empty((*values.shape[:2], self.target.num_registers), values.dtype)
+        sources, targets = self.shuffle.words(self.source, False), self.shuffle.words(self.target, True)
+        for leaving, arriving in zip(zip(*sources, strict=True), zip(*targets, strict=True), strict=True):
+            published = _swap(values[:, :, leaving], self.shuffle.before)
+            arrived = [published[warps, from_lane ^ step.flip, step.source] for step in self.shuffle.rounds]
+            result[:, :, arriving] = _swap(np.stack(arrived, axis=-1), self.shuffle.after)
+        return result
 
 
 def _swap(values: np.ndarray, stages: Sequence[Select]) -> np.ndarray:
@@ -147,7 +164,7 @@ def plan(source: Layout, target: Layout, element_bits: int = 32) -> Conversion:
     if origins.is_own_thread():
         registers = tuple(gf2.apply(origins.reg_reg, register) for register in range(target.num_registers))
         return Conversion("rename", source, target, registers=registers)
-    shuffle = _shuffle(origins)
+    shuffle = _cheapest_shuffle(source, target, origins, element_bits)
     if shuffle is None:
         return Conversion("shared", source, target)
     cycles = _shuffle_price(source, target, shuffle, element_bits)
@@ -164,6 +181,14 @@ def within_warps(source: Layout, target: Layout) -> bool:
     bases = (*target.reg, *target.lane, *(a ^ b for a, b in zip(source.warp, target.warp, strict=True)))
     alone = not source.replicated_warp_bits and not target.replicated_warp_bits
     return same and alone and all(basis in own for basis in bases)
+
+
+class _WordBits(NamedTuple):
+    """The bits of a place, as in a Layout, without those register bits whose elements share a word."""
+
+    reg: tuple[int, ...]
+    lane: tuple[int, ...]
+    warp: tuple[int, ...]
 
 
 @dataclass
@@ -183,7 +208,7 @@ class _Origins:
     kernel: list[tuple[int, int]] = field(default_factory=list)
 
     @staticmethod
-    def find(source: Layout, target: Layout) -> _Origins | None:
+    def find(source: Layout | _WordBits, target: Layout | _WordBits) -> _Origins | None:
         """Own thread where it can be, else own warp; None when some element is only in other warps."""
         bits = len(source.reg)
         in_thread = gf2.Span(source.reg)
@@ -218,6 +243,25 @@ class _Origins:
         """Whether every register comes from the same thread, and from the same register in all threads."""
         still = (*self.lane_reg, *self.warp_lane, *self.warp_reg, *self.reg_lane)
         return tuple(self.lane_lane) == _identity(len(self.lane_lane)) and not any(still)
+
+
+def _cheapest_shuffle(source: Layout, target: Layout, origins: _Origins, element_bits: int) -> Shuffle | None:
+    """The steps for single elements or, if that costs less, for words of several elements; None if neither exists."""
+    found = [_shuffle(origins)]
+    common = [(source.reg.index(basis), target.reg.index(basis)) for basis in source.reg if basis in target.reg]
+    common.sort(key=sum)  # loads and casts pair neighbouring registers
+    for count in range(1, (32 // element_bits).bit_length() if element_bits < 32 else 0):
+        packed = tuple(common[:count])
+        words = _Origins.find(*(_unpacked(x, [pair[i] for pair in packed]) for i, x in enumerate((source, target))))
+        if words is not None and (steps := _shuffle(words)) is not None:
+            found.append(replace(steps, packed=packed))
+    ways = [way for way in found if way is not None]
+    return min(ways, key=lambda way: _shuffle_price(source, target, way, element_bits), default=None)
+
+
+def _unpacked(layout: Layout, packed: Sequence[int]) -> _WordBits:
+    registers = tuple(basis for position, basis in enumerate(layout.reg) if position not in packed)
+    return _WordBits(registers, layout.lane, layout.warp)
 
 
 def _shuffle(origins: _Origins) -> Shuffle | None:
@@ -307,16 +351,22 @@ def price(source: Layout, target: Layout, element_bits: int = 32) -> int:
 
 
 def _shuffle_price(source: Layout, target: Layout, shuffle: Shuffle, element_bits: int) -> float:
-    words = max(1, element_bits // 32)  # registers per element
-    selects = len(shuffle.before) * source.num_registers + len(shuffle.after) * target.num_registers
+    words, packed = (
+        max(1, element_bits // 32),
+        len(shuffle.packed),
+    )  # registers per element; log2 of elements per register
+    leaving, arriving = source.num_registers >> packed, target.num_registers >> packed
+    selects = len(shuffle.before) * leaving + len(shuffle.after) * arriving + (leaving if packed else 0)
     latency = SHUFFLE_LATENCY if shuffle.num_shuffles else 0
-    return latency + source.num_warps * words * (shuffle.num_shuffles + SELECT_CYCLES * selects)
+    rounds = max(1, source.num_warps / PARTITIONS)
+    return latency + words * (source.num_warps * shuffle.num_shuffles + rounds * SELECT_CYCLES * selects)
 
 
 def _shared_price(source: Layout, target: Layout, element_bits: int) -> float:
+    latency = WARP_LATENCY if within_warps(source, target) else SHARED_LATENCY
     element_bits = max(8, element_bits)
     shared = choose_shared(source, target, element_bits)
-    return SHARED_LATENCY + source.num_warps * (
+    return latency + source.num_warps * (
         access_price(source, shared, element_bits) + access_price(target, shared, element_bits)
     )
 

@@ -38,6 +38,7 @@ ORDER = (
     "tile.select_mma",  # before layout_assignment: an instruction fixes the layouts of its operands
     "tile.layout_assignment",  # from here on every tile has a layout (the distributed level)
     "distributed.thread_local_reduction",  # after layouts: they say which threads share a row
+    "distributed.spread_replicas",  # after layouts: they say which threads hold copies of a line
     "distributed.epilogue_subtiling",  # after layouts: they say which tiles are converted before they are stored
     "distributed.lower_conversions",  # from here on shared-memory buffers are explicit (the memory level)
     "memory.operand_staging",  # after lower_conversions: buffers of operands are known
@@ -51,6 +52,7 @@ ORDER = (
     "memory.shared_memory_allocation",  # after every pass that adds buffers
     "memory.barriers",  # after allocation: reused bytes need barriers, too
     "memory.program_packing",  # after barriers: it looks for anything that the threads of a CTA do together
+    "memory.int_range_narrowing",  # after all passes that read masks and addresses as forms: it changes how both are computed
     # The passes below say where the code of an op stands, so they see the ops as the code generator does.
     "memory.strip_mining",  # after barriers, which loads may pass if no barrier of the kernel is among them
     "memory.sinking",  # after strip_mining, whose tiles it leaves alone

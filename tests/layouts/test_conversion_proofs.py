@@ -93,13 +93,16 @@ def origin(conversion: Conversion, place: Place) -> Place:
         return warp, lane, conversion.registers[register]
     shuffle = conversion.shuffle
     assert shuffle is not None
-    step = shuffle.rounds[swapped(shuffle.after, place)]
+    words = shuffle.words(conversion.target, True)
+    ((word, part),) = [(i, word.index(register)) for i, word in enumerate(words) if register in word]
+    step = shuffle.rounds[swapped(shuffle.after, (warp, lane, word))]
     source_lane = gf2.apply(shuffle.lane, lane) ^ gf2.apply(shuffle.warp, warp) ^ step.flip
-    return warp, source_lane, swapped(shuffle.before, (warp, source_lane, step.source))
+    source_word = swapped(shuffle.before, (warp, source_lane, step.source))
+    return warp, source_lane, shuffle.words(conversion.source, False)[source_word][part]
 
 
 def swapped(stages: Sequence[Select], place: Place) -> int:
-    """The register before the stages of a permutation."""
+    """The register, or word, before the stages of a permutation."""
     warp, lane, register = place
     for stage in reversed(stages):
         odd = (warp & stage.warp_mask).bit_count() + (lane & stage.lane_mask).bit_count() & 1
@@ -120,7 +123,13 @@ def prove(conversion: Conversion) -> None:
         assert is_linear(conversion.registers), conversion
     elif conversion.shuffle is not None:
         rounds = conversion.shuffle.rounds
-        assert len(rounds) == target.num_registers
+        assert len(rounds) << len(conversion.shuffle.packed) == target.num_registers
+        for layout, words in ((source, False), (target, True)):
+            every = conversion.shuffle.words(layout, words)
+            assert sorted(x for word in every for x in word) == list(range(layout.num_registers)), (
+                "each register is in one word"
+            )
+            assert is_linear([word[0] for word in every]) and all(is_linear([x ^ w[0] for x in w]) for w in every)
         assert is_linear([step.source for step in rounds]) and is_linear([step.flip for step in rounds]), conversion
         for step, flip in ((step, step.flip) for step in rounds if not step.moves):
             assert flip == 0 and conversion.shuffle.is_butterfly, "a round without an instruction leaves its lane"

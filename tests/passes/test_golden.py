@@ -9,6 +9,8 @@ import pytest
 from kernels import CASES
 from kernels.base import Case
 
+import blocknb
+import blocknb.language as bl
 from blocknb.ir.text import print_func
 from blocknb.kernels.norms import norm_kernel
 from blocknb.kernels.softmax import softmax_kernel
@@ -38,6 +40,8 @@ SAMPLES = {
     ),
     "software_pipelining": ("matmul_float16", "matmul_ieee", "attention", "wgmma_attention", "wgmma_fp16"),
     "barriers": ("softmax_781", "matmul_float16", "attention", "wgmma_attention"),
+    "int_range_narrowing": ("long_rows",),
+    "spread_replicas": ("quantized_rows",),
     "strip_mining": ("softmax_65536",),
     "rematerialization": ("softmax_32768", "layer_norm_4096"),
     "sinking": ("softmax_781", "layer_norm_4096"),
@@ -59,9 +63,30 @@ def layer_norm_of(n: int, dtype: type) -> Case:
     return Case(f"layer_norm_{n}", norm_kernel, lambda rng: dict(arguments), lambda arguments: {})
 
 
+@blocknb.kernel
+def long_rows(x, y, n, BLOCK: bl.constexpr):
+    at = bl.program_id(0).to(bl.int64) * BLOCK + bl.arange(0, BLOCK)
+    bl.store(y + at, bl.load(x + at, mask=at < n), mask=at < n)
+
+
+@blocknb.kernel
+def quantized_rows(x, y, ROWS: bl.constexpr, COLUMNS: bl.constexpr):
+    row = bl.arange(0, ROWS)
+    most = bl.max(bl.load(x + row[:, None] * COLUMNS + bl.arange(0, COLUMNS)[None, :]), axis=1)
+    bl.store(y + row, (448.0 / most.to(bl.float64)).to(bl.float32))
+
+
+def case_of(kernel: blocknb.Kernel, *arrays: str, **numbers: int) -> Case:
+    """A kernel on arrays of 4096 fp32."""
+    arguments = dict.fromkeys(arrays, np.zeros(4096, np.float32)) | numbers
+    return Case(kernel.__name__, kernel, lambda rng: dict(arguments), lambda arguments: {})
+
+
 LONG = {
     case.name: case
     for case in (
+        case_of(long_rows, "x", "y", n=4000, BLOCK=1024),
+        case_of(quantized_rows, "x", "y", ROWS=32, COLUMNS=128),
         softmax_of(65536, np.float32),
         replace(softmax_of(32768, np.float16), options={"num_warps": 16}),
         layer_norm_of(4096, np.float16),

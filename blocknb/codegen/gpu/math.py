@@ -92,6 +92,9 @@ class ElementwiseMath(KernelPart):
         """An op on floats, in fp32 where the hardware has no 16-bit form of it."""
         if op.name == "neg":
             return self.text.emit(f"fneg {llvm_type(dtype)} {names[0]}")
+        if op.name == "abs" and dtype.bits == 16:
+            kind = llvm_type(dtype)
+            return self.text.call(kind, f"llvm.fabs.{'bf16' if dtype == t.bfloat16 else 'f16'}", (kind, names[0]))
         if dtype.bits == 16 and not (dtype == t.float16 and op.name in FLOAT):
             wide = tuple(cast(self.text, x, dtype, t.float32) for x in names)
             return cast(self.text, self.single(op, t.float32, wide), t.float32, dtype)

@@ -12,7 +12,8 @@ from blocknb.codegen.gpu.context import KernelPart
 from blocknb.codegen.gpu.element_types import ElementType, llvm_type, memory_bits
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.ir.core import Op
-from blocknb.layouts.convert import Select, plan
+from blocknb.language import types as t
+from blocknb.layouts.convert import Select, Shuffle, plan
 
 
 class WarpShuffles(KernelPart):
@@ -23,7 +24,22 @@ class WarpShuffles(KernelPart):
         source, dtype = op.args[0], op.result.type.dtype
         steps = plan(source.type.layout, op.attrs["layout"], memory_bits(dtype)).shuffle
         assert steps is not None, "only shuffles come here"
-        published = self.select(self.registers.regs(source), dtype, steps.before)
+        if not steps.packed:
+            self.registers.set(op.result, self.moved(self.registers.regs(source), dtype, steps))
+            return
+        bits = memory_bits(dtype) << len(steps.packed)
+        leaving = [self.registers.word(source, tuple(word)) for word in steps.words(source.type.layout, False)]
+        if bits < 32:
+            leaving = [self.text.emit(f"zext i{bits} {word} to i32") for word in leaving]
+        arrived = self.moved(leaving, t.int32, steps)
+        if bits < 32:
+            arrived = [self.text.emit(f"trunc i32 {word} to i{bits}") for word in arrived]
+        arriving = map(tuple, steps.words(op.attrs["layout"], True))
+        self.registers.arrive(op, dict(zip(arriving, arrived, strict=True)))
+
+    def moved(self, names: Sequence[str], dtype: ElementType, steps: Shuffle) -> list[str]:
+        """The registers, or words, after the three steps of a shuffle."""
+        published = self.select(names, dtype, steps.before)
         lane = self.threads.thread_index(steps.lane, steps.warp)
         arrived = []
         for step in steps.rounds:
@@ -34,9 +50,9 @@ class WarpShuffles(KernelPart):
             else:
                 source_lane = self.text.emit(f"xor i32 {lane}, {step.flip}") if step.flip else lane
                 arrived.append(from_lane(self.text, published[step.source], dtype, source_lane))
-        self.registers.set(op.result, self.select(arrived, dtype, steps.after))
+        return self.select(arrived, dtype, steps.after)
 
-    def select(self, names: list[str], dtype: ElementType, stages: Sequence[Select]) -> list[str]:
+    def select(self, names: Sequence[str], dtype: ElementType, stages: Sequence[Select]) -> list[str]:
         """Swaps registers r and r ^ flip in the threads that a stage names."""
         kind = llvm_type(dtype)
         for stage in stages:
@@ -49,7 +65,7 @@ class WarpShuffles(KernelPart):
                 self.text.emit(f"select i1 {swap}, {kind} {names[r ^ stage.flip]}, {kind} {names[r]}")
                 for r in range(len(names))
             ]
-        return names
+        return list(names)
 
 
 def shuffled(text: TextWriter, name: str, dtype: ElementType, exchange: Callable[[str], str]) -> str:

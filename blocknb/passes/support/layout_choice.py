@@ -27,6 +27,7 @@ FEW = 64  # elements of a short line
 PRODUCT = 1e12  # the least weight per element of a product's proposal
 COPIES = 2  # of a tile's elements that its threads may hold: a tile that is joined with another one is repeated twice
 SECTOR = 32  # the smallest memory transaction in bytes
+HALF = 8  # bytes: half of the widest access of a thread
 
 
 def carried_together(op: Op) -> Iterator[tuple[Value, ...]]:
@@ -58,6 +59,7 @@ class LayoutChoice:
         self.products = products(func)
         self.carried_groups: dict[Value, tuple[Value, ...]] = {}  # the values that a `for` carries at the same index
         self.fragments: set[Layout] = set()  # of operands that are loaded into registers
+        self.once = {op for op in func.body.ops if op.name == "load"}  # loads outside of loops and branches
         self.classify(func.body)
         self.tie(func.body, 1.0)
         if found := self.recurrences():
@@ -424,10 +426,15 @@ class LayoutChoice:
             reach[0] = SECTOR
         small = op.args[0].type.size <= SMALL
         return (
-            width[0] >= width[1]
+            (width[0] >= width[1] or (wanted not in self.products and self.halves(op, width[0], width[1])))
             and reach[0] >= min(reach[1], SECTOR)
             and (small or wanted in self.fragments or not wanted.is_replicated or own.is_replicated)
         )
+
+    def halves(self, op: Op, width: int, own: int) -> bool:
+        """Whether two loads of half the width replace one. They cost less than a conversion. In a loop the copies to shared memory
+        convert."""
+        return op in self.once and width * op.args[0].type.dtype.element.bytes >= HALF and 2 * width >= own
 
     def is_line_of_indices(self, op: Op) -> bool:
         """Whether an op loads one integer per thread at most along one axis, such as the indices of a gather. The L1 cache serves all

@@ -35,6 +35,7 @@ from blocknb.trace import Notes
 
 REGISTERS = 64  # registers per thread for prefetched values; a quarter of all if a thread has fewer than 256
 LEAST_WGMMA = 64  # rows
+FEW = 8  # registers for scales of a loop with a product, also where no register is left: a spill costs less than the wait for memory
 ROOM = 24  # registers for addresses, scalars and masks; most of a loop is below its peak
 
 
@@ -137,7 +138,10 @@ class PrefetchPlanner(PipeliningLegality):
         for load, why in reasons.items():
             if why:
                 self.refuse([load], why)
-        return within + self.fit(loop, [x for x in loads if not reasons[x]], wanted, self.left(loop) - within)
+        least = FEW if dot else 0
+        return within + self.fit(
+            loop, [x for x in loads if not reasons[x]], wanted, max(least, self.left(loop) - within)
+        )
 
     def vector_loads(self, loop: Op) -> list[Op]:
         """The loads of scalars and vectors (scales) in a loop with one product, which take few registers. Tiles are left for copies to
