@@ -159,6 +159,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 @pytest.fixture
+def collect() -> Callable[[], int]:
+    """`gc.collect` of what the test makes: it does not walk for seconds over all that earlier tests have left."""
+    gc.freeze()
+    return gc.collect
+
+
+@pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """`golden("coalesce/ragged_add.ir", text)`: fails with a diff unless the golden file holds exactly this text."""
     update = request.config.getoption("--update-golden")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -124,24 +124,26 @@ def test_configurations_with_another_hook_or_option_are_another_search(
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
-def test_a_dropped_kernel_is_collected_with_its_searches(interrupted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dropped_kernel_is_collected_with_its_searches(
+    interrupted: bool, monkeypatch: pytest.MonkeyPatch, collect: Callable[[], int]
+) -> None:
     race_without_clock(monkeypatch, interrupted)
     kernel, x = blocknb.kernel(plus_one), np.zeros(64, np.float32)
     with contextlib.suppress(KeyboardInterrupt):
         kernel.tune(x, x.copy(), 64, grid=grid, configs=CONFIGS)
     alive = weakref.ref(kernel)
     del kernel
-    gc.collect()
+    collect()
     assert alive() is None
 
 
-def test_a_finished_search_keeps_no_array_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_search_keeps_no_array_alive(monkeypatch: pytest.MonkeyPatch, collect: Callable[[], int]) -> None:
     race_without_clock(monkeypatch, interrupted=False)
     kernel, x = blocknb.kernel(plus_one), np.zeros(64, np.float32)
     kernel.tune(x, x.copy(), 64, grid=grid, configs=CONFIGS)
     alive = weakref.ref(x)
     del x
-    gc.collect()
+    collect()
     assert alive() is None
 
 
