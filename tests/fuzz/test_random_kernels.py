@@ -33,18 +33,19 @@ def test_found_failures_stay_fixed(name):
     checked(program, check_native)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", SAMPLE)
 def test_random_kernel_keeps_its_results_after_every_pass(seed):
     checked(generate(seed), lambda program: check_passes(program, TARGETS[seed % 3]))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", SAMPLE)
 def test_random_kernel_gives_the_same_results_on_the_cpu(seed):
     checked(generate(seed), check_native)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", SAMPLE)
 def test_random_kernel_gives_the_same_results_as_gpu_code(seed):
     checked(generate(seed), lambda program: check_simt(program, TARGETS[seed % 3]))
