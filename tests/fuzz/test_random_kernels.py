@@ -45,7 +45,7 @@ def test_random_kernel_gives_the_same_results_on_the_cpu(seed):
     checked(generate(seed), check_native)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", SAMPLE)
 def test_random_kernel_gives_the_same_results_as_gpu_code(seed):
     checked(generate(seed), lambda program: check_simt(program, TARGETS[seed % 3]))
