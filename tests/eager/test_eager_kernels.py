@@ -20,7 +20,7 @@ def arguments_of(case, seed):
     return made
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", CASES)
 def test_an_interpreted_kernel_agrees_with_its_reference_and_the_ir(name):
     case = CASES[name]

@@ -14,7 +14,7 @@ from fuzz import reports
 RUNS = [name for name in CASES if name not in quick.NOT_SIMULATED]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.full if quick.interpreted(name) else ()) for name in RUNS]
 )

@@ -33,7 +33,7 @@ def test_found_failures_stay_fixed(name):
     checked(program, check_native)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", SAMPLE)
 def test_random_kernel_keeps_its_results_after_every_pass(seed):
     checked(generate(seed), lambda program: check_passes(program, TARGETS[seed % 3]))
