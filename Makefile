@@ -82,7 +82,7 @@ docs: install torch-cpu
 docs-check: install torch-cpu $(VENV)/.docs
 	@$(BIN)/python -c 'import torch' 2>/dev/null || $(MAKE) --no-print-directory torch
 	$(BIN)/python scripts/docs_site/stage.py
-	$(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees -c scripts/docs_site build/docs build/site
+	$(BIN)/python -m sphinx -q -W --keep-going -j $(JOBS) -d build/doctrees -c scripts/docs_site build/docs build/site
 	$(BIN)/python scripts/docs_site/links.py
 
 $(VENV)/.docs: requirements/docs.txt | $(DEPS)

@@ -2,8 +2,8 @@
 
 `golden(path, text)` compares a text with tests/golden/<path>, and `--update-golden` writes it. So the diff of the golden files shows the
 effect of a change of a pass. `@pytest.mark.full` tests run with `--full` only. Of the tests of a function under `@pytest.mark.sampled(n)`,
-a quick run has one in n, chosen by a stable hash of their names. `@pytest.mark.gpu` tests, and all in tests/gpu, are skipped if CuPy finds
-no GPU.
+a quick run has one in n, chosen by a stable hash of their names; `sampled(n, each=["dtype"])` adds tests until each value of that
+parameter is there. `@pytest.mark.gpu` tests, and all in tests/gpu, are skipped if CuPy finds no GPU.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import signal
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from sampling import chosen
+from sampling import sample
 
 pytest_plugins = ["seeds"]
 
@@ -70,11 +71,25 @@ def without_gpu() -> str:
     return "" if count else "needs a GPU"
 
 
-def quick(item: pytest.Item) -> bool:
-    """Whether a run without `--full` has this test: it is not slow, and in the sample of its function. `-k` selects from all samples."""
-    sampled = item.get_closest_marker("sampled")
-    in_sample = sampled is None or item.config.getoption("keyword") or chosen(item.name, *sampled.args)
-    return not item.get_closest_marker("full") and bool(in_sample)
+def quick(items: list[pytest.Item]) -> set[pytest.Item]:
+    """What a run without `--full` has: no slow test, and the samples of functions. `-k` selects from all samples."""
+    found, functions = set(), defaultdict(dict)
+    for item in items:
+        sampled = item.get_closest_marker("sampled")
+        if item.get_closest_marker("full"):
+            continue
+        if sampled is None or item.config.getoption("keyword"):
+            found.add(item)
+        else:
+            functions[item.nodeid.partition("[")[0], sampled.args][item.name] = item, sampled
+    for cases in functions.values():
+        values = {name: getattr(item, "callspec", None) for name, (item, _) in cases.items()}
+        (_, sampled), *_ = cases.values()
+        names = sample(
+            {name: spec.params if spec else {} for name, spec in values.items()}, *sampled.args, **sampled.kwargs
+        )
+        found |= {cases[name][0] for name in names}
+    return found
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -84,11 +99,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--full"):
-        kept: dict[bool, list[pytest.Item]] = {True: [], False: []}
-        for item in items:
-            kept[quick(item)].append(item)
-        items[:] = kept[True]
-        config.hook.pytest_deselected(items=kept[False])
+        kept = quick(items)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
     for item in items:
         if HERE / "gpu" in item.path.parents:
             item.add_marker("gpu")
@@ -156,6 +169,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     apart = any(Path(path).resolve() == HERE / "browser" for path in config.getoption("ignore") or ())
     if skipped or (apart and runpy.run_path(str(HERE / "browser" / "browser.py"))["find"]() is None):
         terminalreporter.write_line(f"{NO_BROWSER}: no Chromium or Chrome found", yellow=True, bold=True)
+
+
+@pytest.fixture
+def collect() -> Callable[[], int]:
+    """`gc.collect` of what the test makes: it does not walk for seconds over all that earlier tests have left."""
+    gc.freeze()
+    return gc.collect
 
 
 @pytest.fixture

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 from cpu.native import compile_native, launch_native
-from frontend_helpers import argument, kernel, launch
+from frontend_helpers import argument, kernel
 
 import blocknb.language as tl
 from blocknb.frontend.parse import parse
 from blocknb.ir.core import Func
+from blocknb.ir.interp import run
+from blocknb.ir.verify import verify
 from blocknb.language import libdevice
 from blocknb.runtime.host import HostKernel
 
@@ -70,9 +72,15 @@ def kernels(name: str) -> tuple[Any, ...]:
 
 
 @cache
-def machine_code(chosen: Any, kinds: tuple[tuple[str, Any], ...], room: str) -> tuple[Func, HostKernel]:
+def parsed(chosen: Any, kinds: tuple[tuple[str, Any], ...]) -> Func:
     func = parse(chosen.source, dict(kinds), {})
-    return func, compile_native(func, room)
+    verify(func)
+    return func
+
+
+@cache
+def machine_code(chosen: Any, kinds: tuple[tuple[str, Any], ...], room: str) -> HostKernel:
+    return compile_native(parsed(chosen, kinds), room)
 
 
 def call(name: str, operands: Sequence[Any], room: str, result: Any = None) -> np.ndarray:
@@ -83,12 +91,12 @@ def call(name: str, operands: Sequence[Any], room: str, result: Any = None) -> n
     chosen = ordered if np.ndim(operands[0]) == 0 else of_arrays[len(operands) - 1]
     out = np.zeros(n, result or operands[-1 if chosen is ordered else 0].dtype)
     arguments = {"out": out, **dict(zip("xyz", operands, strict=False)), "n": n, "BLOCK": block}
+    kinds = tuple((key, argument(chosen, key, value)) for key, value in arguments.items())
+    given = [arguments[hint.name] for hint in parsed(chosen, kinds).hints]
     if room == "interpreter":
-        launch(chosen, 1, **arguments)
+        run(parsed(chosen, kinds), given, 1)
     else:
-        kinds = tuple((key, argument(chosen, key, value)) for key, value in arguments.items())
-        func, made = machine_code(chosen, kinds, room)
-        launch_native(made, [arguments[hint.name] for hint in func.hints], 1)
+        launch_native(machine_code(chosen, kinds, room), given, 1)
     return out
 
 

@@ -33,6 +33,7 @@ def close(got: np.ndarray, a: np.ndarray, b: np.ndarray, tolerance: float = 2e-3
     assert np.abs(got.astype(np.float64) - expected).max() <= tolerance * np.abs(expected).max()  # NaN fails
 
 
+@pytest.mark.sampled(3, each=["m", "order"])
 @pytest.mark.parametrize("order", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize(("m", "n", "k"), [(129, 257, 1001), (200, 130, 77), (30, 515, 130), (10, 72, 1032)])
 def test_products_of_any_size_match_float64(m, n, k, order):
@@ -60,6 +61,7 @@ def test_padded_operands_hold_the_same_numbers_in_whole_lines(order, a, b):
         assert 2 * max(steps[1:]) % shapes.LINE == 0
 
 
+@pytest.mark.sampled(2, each=["n", "order"])
 @pytest.mark.parametrize("n", [1, 7, 130, 9000])
 @pytest.mark.parametrize("order", ["n", "t"])
 def test_products_of_a_row_match_float64(n, order):

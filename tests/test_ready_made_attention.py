@@ -290,6 +290,7 @@ def test_16_bit_launches_are_the_same_for_both_precisions(monkeypatch: pytest.Mo
     assert [x.compiled is y.compiled for x, y in zip(one, other, strict=True)] == [True] * len(one)
 
 
+@pytest.mark.sampled(2, each=["tile", "causal"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("tile", [(128, 128, 8, 2), (256, 64, 16, 4)])
 def test_registers_of_all_roles_fit_a_multiprocessor(

@@ -43,6 +43,7 @@ def test_softmax_of_strided_rows_matches_numpy(array):
     np.testing.assert_allclose(out, exact / exact.sum(1, keepdims=True), rtol=2e-6, atol=1e-9)
 
 
+@pytest.mark.sampled(2, each=["dtype", "m"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (5, 1), (37, 3), (16, 64), (130, 60), (3, 256), (2, 1000)])
 def test_softmax_of_short_rows_and_special_values_matches_numpy(array, m, n, dtype):

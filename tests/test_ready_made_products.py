@@ -102,6 +102,7 @@ def test_every_dtype_and_order_matches_float64(way, dtype, order):
 RAGGED = ((1, 1, 1), (1, 33, 70), (37, 1, 18), (33, 31, 1), (5, 40, 0), (100, 3, 129), (65, 129, 33))
 
 
+@pytest.mark.sampled(2, each=["way", "shape"])
 @pytest.mark.parametrize("shape", RAGGED, ids=lambda shape: "x".join(map(str, shape)))
 @pytest.mark.parametrize("way", ["matmul", "pointers", "split"])
 def test_ragged_sizes_and_empty_k_match_float64(way, shape):
@@ -172,6 +173,7 @@ def test_views_give_the_same_results_or_are_refused_with_an_alternative(way, vie
     close(WAYS[way](*arrays), exact(a, b), TOLERANCE["float16"])
 
 
+@pytest.mark.sampled(2, each=["dtype", "order"])
 @pytest.mark.parametrize("dtype", ["float32", "float8_e4m3fn", "int8"])
 @pytest.mark.parametrize("order", ["nn", "tt", "tn"])
 def test_operands_that_hopper_needs_contiguous_along_k_are_transposed_first(order, dtype, monkeypatch):
@@ -189,6 +191,7 @@ def test_operands_that_hopper_needs_contiguous_along_k_are_transposed_first(orde
     assert names == ["matmul_descriptor_kernel"]
 
 
+@pytest.mark.sampled(2, each=["m", "order"])
 @pytest.mark.parametrize("order", ["nn", "tt", "tn"])
 @pytest.mark.parametrize(("m", "n"), [(152, 304), (304, 152)])
 def test_one_fp32_operand_may_be_contiguous_along_either_axis(order, m, n, monkeypatch):
@@ -215,6 +218,7 @@ def launched():
     launch_context.observers.remove(observe)
 
 
+@pytest.mark.sampled(2, each=["way", "order"])
 @pytest.mark.parametrize("order", ["nn", "tt"])
 @pytest.mark.parametrize("way", ["matmul", "pointers", "descriptors"])
 def test_batched_products_match_float64(way, order):

@@ -49,6 +49,7 @@ def normed(x: np.ndarray, eps: float, centred: bool) -> tuple[np.ndarray, np.nda
     return (wide - mean) * rstd, mean, rstd
 
 
+@pytest.mark.sampled(2, each=["chosen", "m", "n"])
 @pytest.mark.usefixtures("chosen")
 @pytest.mark.parametrize(("m", "n"), SHAPES)
 def test_layer_norm_and_its_gradients_match_float64(m: int, n: int) -> None:
@@ -68,6 +69,7 @@ def test_layer_norm_and_its_gradients_match_float64(m: int, n: int) -> None:
     np.testing.assert_allclose(dbias, dy.astype(np.float64).sum(0), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sampled(2, each=["chosen", "m", "n"])
 @pytest.mark.usefixtures("chosen")
 @pytest.mark.parametrize(("m", "n"), SHAPES)
 def test_rms_norm_and_its_gradients_match_float64(m: int, n: int) -> None:
@@ -93,6 +95,7 @@ def test_fp16_norms_without_weights_keep_non_finite_values_in_their_rows() -> No
     assert np.isnan(out[1:3]).all()
 
 
+@pytest.mark.sampled(2, each=["chosen", "m", "n"])
 @pytest.mark.usefixtures("chosen")
 @pytest.mark.parametrize(("m", "n"), [*SHAPES, (9, 17), (9, 20), (2, 4099)])
 def test_cross_entropy_and_its_gradient_match_float64(m: int, n: int) -> None:

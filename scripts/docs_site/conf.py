@@ -11,6 +11,8 @@ from pygments.lexers.special import TextLexer
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
+# jsonschema checks international addresses by it. No notebook has one, and building its grammars takes seconds.
+sys.modules.setdefault("rfc3987_syntax", None)
 
 from blocknb.notebook import extension  # noqa: E402
 from blocknb.notebook.document import MIME  # noqa: E402

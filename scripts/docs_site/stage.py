@@ -15,6 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "docs_site")]
+sys.modules.setdefault("rfc3987_syntax", None)  # as in conf.py: it takes seconds to import
 
 import api  # noqa: E402
 import nbformat  # noqa: E402

@@ -80,6 +80,7 @@ def operands(m: int, n: int, k: int, order: str = "nn", wrap: bool = False, pad:
     return found | {"m": m, "n": n, "k": k} | strides | {"BM": 32, "BN": 16, "BK": 16, "GROUP": 2, "WRAP": wrap}
 
 
+@pytest.mark.sampled(2, each=["order", "m"])
 @pytest.mark.parametrize("order", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize(("m", "n", "k"), [(64, 48, 32), (70, 33, 50), (1, 1, 1), (40, 80, 16)])
 def test_loads_of_a_product_are_boxes_in_every_order(m: int, n: int, k: int, order: str) -> None:

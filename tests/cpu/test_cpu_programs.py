@@ -31,7 +31,7 @@ def computes_what_numpy_does(name, target, opt):
     case.check(arguments, got)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("name", "target"), [*((name, BASELINE) for name in CASES), *SOME])
 def test_the_kernels_compute_what_numpy_does_on_old_cpus(name, target):
     """The code that LLVM receives, without optimization. The next test optimizes it, which takes four times as long."""
@@ -44,7 +44,7 @@ def test_the_kernels_compute_what_numpy_does_on_every_cpu_when_optimised(name, t
     computes_what_numpy_does(name, target, opt=2)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", CASES)
 def test_the_passes_for_the_cpu_change_no_result(name):
     case = CASES[name]

@@ -20,7 +20,7 @@ def arguments_of(case, seed):
     return made
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", CASES)
 def test_an_interpreted_kernel_agrees_with_its_reference_and_the_ir(name):
     case = CASES[name]
@@ -54,7 +54,7 @@ def assert_same(actual, expected, name):
     np.testing.assert_allclose(a, b, rtol=0, atol=allowed, err_msg=name)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", [*range(0, 240, 8)])
 def test_an_interpreted_random_kernel_agrees_with_the_ir_and_the_cpu(seed):
     program = generate(seed)

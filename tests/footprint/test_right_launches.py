@@ -47,13 +47,13 @@ def unaccused(call: Callable[[], Any]) -> None:
         assert not footprint.accusations, str(footprint)
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(48)
 @pytest.mark.parametrize("name", ON_CPU)
 def test_a_launch_of_the_zoo_is_not_accused(name: str) -> None:
     unaccused(lambda: ZOO[name].run(ZOO[name].make(np.random.default_rng(0)), "numpy", "cpu"))
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(48)
 @pytest.mark.parametrize("name", CASES)
 def test_a_launch_of_the_tests_is_not_accused(name: str) -> None:
     case = CASES[name]

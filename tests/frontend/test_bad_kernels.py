@@ -114,7 +114,7 @@ AT_LAUNCH = {"a grid larger than there are programs", "an access outside", "an a
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_mistake_is_reported_at_its_place_and_leaves_no_state(name, folder):
+def test_mistake_is_reported_at_its_place(name, folder):
     bad = CASES[name]
     for _ in range(2):  # the first time must leave no state
         with pytest.raises(KernelError) as caught:
@@ -127,6 +127,13 @@ def test_mistake_is_reported_at_its_place_and_leaves_no_state(name, folder):
         assert (error.loc.line, shown(error)) == (bad.line, bad.carets)
         assert "blocknb/" not in str(error)
     assert name in AT_LAUNCH or not stored(folder)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_mistake_leaves_no_state(name, folder):
+    with pytest.raises(KernelError):
+        execute(name, CASES[name].source)
     out = execute(name, GOOD)["out"]  # under the name of the file with the mistake
     np.testing.assert_array_equal(out[:17], [*(np.arange(16) * 40 + 0.5), 0])
     assert stored(folder)

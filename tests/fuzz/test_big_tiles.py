@@ -47,6 +47,7 @@ def test_code_size_of_a_strip_mined_tile_does_not_grow_with_the_tile(operation):
     assert lines(operation, 1 << 16) == lines(operation, 1 << 18) < 3000
 
 
+@pytest.mark.sampled(2, each=["operation", "registers"])
 @pytest.mark.parametrize("operation", ["add", "reduce", "softmax"])
 @pytest.mark.parametrize(("registers", "piece"), [(16, 8), (8, 4), (12, 16)])
 def test_strip_mined_tile_gives_the_same_result(operation, registers, piece, monkeypatch):

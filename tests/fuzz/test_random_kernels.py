@@ -33,18 +33,19 @@ def test_found_failures_stay_fixed(name):
     checked(program, check_native)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", SAMPLE)
 def test_random_kernel_keeps_its_results_after_every_pass(seed):
     checked(generate(seed), lambda program: check_passes(program, TARGETS[seed % 3]))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", SAMPLE)
 def test_random_kernel_gives_the_same_results_on_the_cpu(seed):
     checked(generate(seed), check_native)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", SAMPLE)
 def test_random_kernel_gives_the_same_results_as_gpu_code(seed):
     checked(generate(seed), lambda program: check_simt(program, TARGETS[seed % 3]))
@@ -58,8 +59,8 @@ def assemble(seeds: range, target: str) -> None:
     assert set(assembly.resources) == {program.name for program in programs}
 
 
-def test_random_kernels_assemble():
-    assemble(SAMPLE, "sm_90a")
+def test_random_kernels_assemble(request):
+    assemble(SAMPLE if request.config.getoption("--full") else SAMPLE[::2], "sm_90a")
     found = [checked(read(text), lambda p: ptx(p, "sm_90a"))() for text in FOUND.values()]
     batch_assembly.assemble_many(found, Target.parse("sm_90a"))
 

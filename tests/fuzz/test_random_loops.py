@@ -24,7 +24,7 @@ def check(program: Program) -> None:
     check_simt(program, target)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", SAMPLE)
 def test_random_loop_gives_the_same_results_with_prefetched_loads(seed):
     checked(generate(seed), check)

@@ -56,7 +56,7 @@ def changed(text: str, old: str = "", new: str = "") -> Func:
     )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4, each=["product", "sizes"])
 @pytest.mark.parametrize("product", PRODUCTS, ids=lambda p: p.name)
 @pytest.mark.parametrize("sizes", [(64, 64, 64), (100, 72, 200), (192, 128, 320), (1, 1, 0), (70, 1, 1)])
 def test_products_are_correct_with_explicit_and_implicit_barriers(product: Product, sizes: tuple) -> None:
@@ -72,6 +72,7 @@ def test_shared_memory_offsets_and_barriers_equal_the_golden_file(product: Produ
     golden(f"barriers/roles_{product.name}.ir", print_func(product.finished()))
 
 
+@pytest.mark.sampled(2, each=["product", "ctas"])
 @pytest.mark.parametrize("product", PRODUCTS[3:], ids=lambda p: p.name)
 @pytest.mark.parametrize("ctas", [1, 2, 5, 9])
 def test_any_number_of_ctas_runs_every_program(product: Product, ctas: int) -> None:
@@ -95,6 +96,7 @@ def removable() -> list:
     return cases
 
 
+@pytest.mark.sampled(2, each=["product"])
 @pytest.mark.parametrize(("product", "number"), removable())
 def test_removing_any_synchronization_or_copy_is_detected(product: Product, number: int) -> None:
     def visit(op: Op, _) -> object:

@@ -70,6 +70,7 @@ def arrays() -> tuple[np.ndarray, np.ndarray]:
     return np.arange(128, dtype=np.float32), np.zeros(128, np.float32)
 
 
+@pytest.mark.sampled(2, each=["name", "checked"])
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("checked", [True, "race"])
 def test_a_checked_launch_reports_a_false_hint_at_its_line(name: str, checked: Any) -> None:

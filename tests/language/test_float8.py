@@ -30,6 +30,7 @@ def test_format_table_agrees_with_ml_dtypes(name: str) -> None:
 HALVES = np.arange(65536, dtype=np.uint16).view(np.float16)
 
 
+@pytest.mark.sampled(2, each=["dtype", "form"])
 @pytest.mark.parametrize(
     "dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16], ids=lambda d: np.dtype(d).name
 )

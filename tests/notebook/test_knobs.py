@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import types
 import weakref
 
@@ -98,13 +97,13 @@ def test_a_knob_change_does_not_replace_the_kernels_last_launch():
     assert accumulate.latest is latest and record_of(accumulate) is record
 
 
-def test_nothing_of_a_live_card_keeps_an_array():
+def test_nothing_of_a_live_card_keeps_an_array(collect):
     shown, x, out = accumulated()
     found = live.bundle(shown)
     shown = knobs.with_knobs(shown, {"constants": {"BLOCK": 256}})
     references = [weakref.ref(x), weakref.ref(out)]
     del x, out
-    gc.collect()
+    collect()
     assert [reference() for reference in references] == [None, None]
     again = knobs.with_knobs(shown, {"constants": {"BLOCK": 512}})  # compiles, and does not run
     assert again.main.launches == 0 and again.views[1].trace.constants["BLOCK"] == 512

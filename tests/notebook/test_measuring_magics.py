@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import weakref
 
@@ -95,14 +94,14 @@ def test_history_fits_into_its_budget(shell):
     assert sizes[0] < sizes[1] < sizes[2] < sizes[3]
 
 
-def test_history_is_bounded_and_holds_no_array(shell, monkeypatch):
+def test_history_is_bounded_and_holds_no_array(shell, monkeypatch, collect):
     monkeypatch.setattr(history, "KEPT_VERSIONS", 3)
     for factor in range(1, 6):
         _, made = launch(shell, float(factor))
     assert [v["number"] for v in made["history"]["versions"]] == [3, 4, 5]
     reference = weakref.ref(shell.ip.user_ns["x"])
     del shell.ip.user_ns["x"]
-    gc.collect()
+    collect()
     assert reference() is None
 
 

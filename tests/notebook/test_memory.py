@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import re
 import threading
@@ -184,8 +183,8 @@ def test_the_option_opens_the_view_and_the_fallbacks_have_the_figures(shell):
 
 
 @pytest.fixture
-def cupy(shell):
-    gc.collect()
+def cupy(shell, collect):
+    collect()
     with pretend_cupy() as found:
         shell.user_ns["cp"] = found.module
         yield found

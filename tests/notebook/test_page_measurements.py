@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -73,9 +73,11 @@ def test_values_that_cannot_be_read_give_one_sentence_on_what_is_wrong_and_one_o
 
 
 @pytest.mark.parametrize("view", ["sweep", "bench"])
-def test_after_another_cell_has_bound_the_names_of_the_arrays_the_error_names_the_cure(page: Page, view: str) -> None:
+def test_after_another_cell_has_bound_the_names_of_the_arrays_the_error_names_the_cure(
+    page: Page, view: str, collect: Callable[[], int]
+) -> None:
     page.arrays = np.ones(4, np.float32), np.ones(4, np.float32)
-    gc.collect()
+    collect()
     error = page.measure(view, axis="BLOCK", values="64, 128", baseline="")["error"]
     assert error == (
         "The arrays of this launch of shifted no longer exist: their names were deleted or hold other arrays now. "

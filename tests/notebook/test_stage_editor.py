@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import re
 import weakref
 
@@ -123,13 +122,13 @@ def test_a_wrong_text_names_its_place_and_changes_nothing(page):
     assert live_card.card is before
 
 
-def test_a_card_with_an_edit_holds_no_array_and_edits_without_them_are_compiled_only():
+def test_a_card_with_an_edit_holds_no_array_and_edits_without_them_are_compiled_only(collect):
     live_card, x, out = make_page()
     text = subtracting(ask(live_card, "stage_text", view=0, stage="pointers")["text"])
     assert ask(live_card, "edit", view=0, stage="pointers", text=text)["document"]["views"][0]["role"] == "ran"
     held = [weakref.ref(x), weakref.ref(out)]
     del x, out
-    gc.collect()
+    collect()
     assert [reference() for reference in held] == [None, None]
     made = ask(live_card, "edit", view=0, stage="pointers", text=text)["document"]
     assert made["views"][0]["role"] == "compiled"

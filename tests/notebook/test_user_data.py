@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from pathlib import Path
 
@@ -83,65 +82,65 @@ def asked(made, request):
     assert "error" not in comm.sent[0], comm.sent
 
 
-def added_once_and_is_gone(shell):
+def added_once_and_is_gone(shell, collect):
     """Checks that the kernel has added once, and that no card, history or shell holds an array after its names are deleted."""
     space = shell.ip.user_ns
     assert (space["total"] == 1).all() and (space["x"] == 1).all()
     references = [weakref.ref(space["x"]), weakref.ref(space["total"])]
     del space["x"], space["total"]
-    gc.collect()
+    collect()
     assert [reference() for reference in references] == [None, None]
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", OPTIONS)
-def test_with_any_option_an_accumulating_kernel_adds_once_and_its_card_holds_no_array(shell, options):
+def test_with_any_option_an_accumulating_kernel_adds_once_and_its_card_holds_no_array(shell, options, collect):
     made = launched(shell, options)
     assert (made is None) == (options == "--quiet")
     if "--check " in options:
         assert ["check", "correct: `(total==x).all()`"] in made["facts"]
-    added_once_and_is_gone(shell)
+    added_once_and_is_gone(shell, collect)
 
 
-def test_a_sweep_over_a_size_and_its_launch_add_once(shell):
+def test_a_sweep_over_a_size_and_its_launch_add_once(shell, collect):
     shell.run(f"%%blockkernel --sweep n=500,1000 --baseline np.add(x,total,out=total) --launch {LAUNCH}\n{KERNEL}")
     assert shell.documents[0]["sweep"]["values"] == [500, 1000] and shell.ip.user_ns["n"] == 1000
-    added_once_and_is_gone(shell)
+    added_once_and_is_gone(shell, collect)
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("line", MAGICS, ids=lambda line: line.split()[0])
-def test_a_line_magic_adds_nothing_and_holds_no_array(shell, line):
+def test_a_line_magic_adds_nothing_and_holds_no_array(shell, line, collect):
     launched(shell)
     shell.run(line).raise_error()
     assert shell.documents
-    added_once_and_is_gone(shell)
+    added_once_and_is_gone(shell, collect)
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request_: request_["what"])
-def test_requests_of_a_page_add_nothing_and_hold_no_array(shell, request_):
+def test_requests_of_a_page_add_nothing_and_hold_no_array(shell, request_, collect):
     asked(launched(shell), request_)
-    added_once_and_is_gone(shell)
+    added_once_and_is_gone(shell, collect)
 
 
-def test_a_knob_compiles_after_the_arrays_are_deleted(shell):
+def test_a_knob_compiles_after_the_arrays_are_deleted(shell, collect):
     made = launched(shell)
-    added_once_and_is_gone(shell)
+    added_once_and_is_gone(shell, collect)
     comm = Comm()
     live._answer(comm, live._cards[made["model"]], {"id": 1, **REQUESTS[0]})
     changed = comm.sent[0]["document"]
     assert changed["launches"] == [] and changed["views"][1]["constants"]["BLOCK"] == "256"
 
 
-def test_an_interpreted_accumulating_kernel_adds_once(shell):
+def test_an_interpreted_accumulating_kernel_adds_once(shell, collect):
     shell.run(f"%%blockkernel --interpret\n{KERNEL}\n{LAUNCH};").raise_error()
     shell.run("1;")  # `_` was the Run
-    added_once_and_is_gone(shell)
+    added_once_and_is_gone(shell, collect)
 
 
-def test_the_exported_page_holds_no_array(shell, tmp_path, monkeypatch):
+def test_the_exported_page_holds_no_array(shell, tmp_path, monkeypatch, collect):
     monkeypatch.setattr(export, "_viewer", lambda: ("", ""))
     launched(shell)
     kernel = shell.ip.user_ns["add_to"]
     assert document.MIME in Path(kernel.export_html(tmp_path / "card.html")).read_text("utf-8")
-    added_once_and_is_gone(shell)
+    added_once_and_is_gone(shell, collect)

@@ -75,6 +75,7 @@ func @signed(%out: ptr<i32> div 16, %mix: i32 div 1, %d: i32 div 1) tile {
 """
 
 
+@pytest.mark.sampled(2, each=["divisor", "mix"])
 @pytest.mark.parametrize("divisor", [1, 2, 3, 127, MOST, -1, -7, -MOST, -MOST - 1])
 @pytest.mark.parametrize("mix", [5, -1, -1000, -MOST - 1, -MOST + 3])
 def test_signed_division_by_any_divisor_is_exact(divisor: int, mix: int):
@@ -101,6 +102,7 @@ def test_all_divisions_are_found():
     assert len(quotients.known) == len(quotients.likely) == 2
 
 
+@pytest.mark.sampled(2, each=["divisor", "mix"])
 @pytest.mark.parametrize("divisor", [1, 2, 3, 7, 8, 65535, 65536, MOST - 1, MOST, -1, -3, -8, -MOST, -MOST - 1])
 @pytest.mark.parametrize("mix", [0, 1000, 0x7FFFFFF0, 0x5A5A5A5A])
 def test_division_by_launch_constants_is_exact(divisor: int, mix: int):

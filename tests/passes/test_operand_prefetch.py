@@ -56,7 +56,7 @@ def test_operand_a_is_copied_by_tma_and_read_during_the_previous_product(name):
     assert [op.name for op in reading.blocks[0].ops][:3] == ["await", "stage", "local_load"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4, each=["options", "k", "name"])
 @pytest.mark.parametrize(
     "options",
     [{}, {"without": ("mma_softmax_overlap",)}, {"num_stages": 1}, {"without": ("warp_specialization",)}],

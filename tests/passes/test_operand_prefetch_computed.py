@@ -64,7 +64,7 @@ def test_next_operand_is_computed_during_the_product(way: str, side: str) -> Non
     assert not any(op.name == "local_load" for op in body) or way == "normed"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4, each=["k", "way", "target"])
 @pytest.mark.parametrize("k", [0, 48, 64, 144, 400])
 @pytest.mark.parametrize("way", ["weights", "normed"])
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])

@@ -121,6 +121,7 @@ def lowered(way: str, target: str = "sm_90a", k: int = 192, without: tuple = (),
     return kernel, func, stages, arguments
 
 
+@pytest.mark.sampled(2, each=["target", "way"])
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("way", ["scaled", "scores", "found"])
 def test_inputs_of_computed_operands_are_staged_with_right_results(way: str, target: str) -> None:

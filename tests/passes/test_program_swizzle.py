@@ -164,6 +164,7 @@ def test_group_width_of_a_product_follows_its_tile_shape(way):
     )
 
 
+@pytest.mark.sampled(3, each=["way", "without"])
 @pytest.mark.parametrize("without", [(), ("persistent_grid",), ("warp_specialization",)])
 @pytest.mark.parametrize("way", WAYS)
 def test_results_are_unchanged_if_groups_do_not_divide_the_grid(way, without):

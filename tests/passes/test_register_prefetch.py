@@ -35,6 +35,7 @@ from blocknb.target import Target
 # -- loops over rows ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2, each=["stages", "iterations"])
 @pytest.mark.parametrize("stages", [2, 4])
 @pytest.mark.parametrize("iterations", ITERATION_COUNTS)
 def test_a_loop_loads_its_first_rows_early_and_each_iteration_a_later_one(iterations, stages):
@@ -44,6 +45,7 @@ def test_a_loop_loads_its_first_rows_early_and_each_iteration_a_later_one(iterat
     assert "before stores to out, assumed to be other arrays" in texts(stage, "info")[0]
 
 
+@pytest.mark.sampled(2, each=["stages", "first"])
 @pytest.mark.parametrize("stages", [2, 3])
 @pytest.mark.parametrize(
     ("first", "last", "step"), [(6, -1, -1), (5, -1, -3), (0, 7, 3), (7, 7, 2), (0, 5, -1), (4, 6, 9)]
@@ -117,6 +119,7 @@ def halves(x, scales, out, m, ROWS: bl.constexpr, B: bl.constexpr):
     bl.store(out + columns, total)
 
 
+@pytest.mark.sampled(2, each=["stages", "m"])
 @pytest.mark.parametrize("stages", [2, 3])
 @pytest.mark.parametrize("m", [0, 3, 4, 9, 16])
 def test_tiles_of_several_16_bit_rows_are_prefetched(m, stages):
@@ -148,6 +151,7 @@ def walking(x, out, n, B: bl.constexpr, ADVANCE: bl.constexpr):
     bl.store(out + at, total)
 
 
+@pytest.mark.sampled(3, each=["stages", "without", "n"])
 @pytest.mark.parametrize("stages", [2, 3])
 @pytest.mark.parametrize("without", [(), ("pointers",), ("pointers", "simplify")])
 @pytest.mark.parametrize("n", [0, 1, 2, 5])
@@ -257,6 +261,7 @@ def nest(x, w, out, m, k, B: bl.constexpr, OUTER: bl.constexpr, INNER: bl.conste
         bl.store(out + row * B + at, total)
 
 
+@pytest.mark.sampled(2, each=["outer", "inner", "m", "k"])
 @pytest.mark.parametrize(("outer", "inner"), [(2, 2), (1, 2), (2, 1), (3, 3)])
 @pytest.mark.parametrize(("m", "k"), [(0, 3), (3, 0), (1, 1), (3, 4)])
 def test_nested_loops_prefetch_independently(m, k, outer, inner):
@@ -279,6 +284,7 @@ def online(x, out, n, ROWS: bl.constexpr, B: bl.constexpr):
     bl.store(out + rows, most + bl.log(total))
 
 
+@pytest.mark.sampled(2, each=["stages", "n"])
 @pytest.mark.parametrize("stages", [2, 3])
 @pytest.mark.parametrize("n", [7, 32, 33, 100])
 def test_long_rows_in_blocks_are_prefetched(n, stages):

@@ -88,6 +88,7 @@ def test_an_operand_of_two_products_is_stored_once():
     assert len(stores) == 1
 
 
+@pytest.mark.sampled(2, each=["num_stages", "name"])
 @pytest.mark.parametrize("num_stages", [1, 3])
 @pytest.mark.parametrize("name", ["wgmma_fp16", "wgmma_attention", "wgmma_fp16_narrow_nn", "wgmma_chain_fp16_split"])
 def test_removing_any_barrier_or_fence_is_detected(name, num_stages):

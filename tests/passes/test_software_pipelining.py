@@ -130,6 +130,7 @@ def check(arguments: dict[str, Any], copies: int = 2, interpreted: bool = True, 
     return stage
 
 
+@pytest.mark.sampled(2, each=["stages", "k"])
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("k", [0, 8, 16, 24, 32, 40, 64, 88, 128])
 def test_any_number_of_iterations_and_stages_gives_right_results(k: int, stages: int) -> None:
@@ -137,6 +138,7 @@ def test_any_number_of_iterations_and_stages_gives_right_results(k: int, stages:
     check(operands(16, 16, k, pad=8, STAGES=stages), interpreted=k in (0, 16, 88))
 
 
+@pytest.mark.sampled(3, each=["order", "sizes"])
 @pytest.mark.parametrize("order", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("sizes", [(16, 16, 48), (24, 40, 40), (1, 8, 72), (8, 1, 16), (9, 24, 30)])
 def test_ragged_tiles_in_every_order_give_right_results(sizes: tuple[int, int, int], order: str) -> None:
@@ -330,6 +332,7 @@ def paged(a, b, c, table, k, WAY: bl.constexpr, STAGES: bl.constexpr):
     bl.store(c + row * 16 + column, total)
 
 
+@pytest.mark.sampled(2, each=["k", "stages", "way"])
 @pytest.mark.parametrize("k", [8, 72])
 @pytest.mark.parametrize("stages", [2, 4])
 @pytest.mark.parametrize("way", ["page", "rows", "twice", "changed"])

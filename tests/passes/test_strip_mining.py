@@ -12,7 +12,8 @@ ARGUMENTS = {"x_ptr": "*fp32", "y_ptr": "*fp32", "out_ptr": "*fp32", "n": "i32",
 
 
 @pytest.mark.parametrize(
-    ("operation", "size", "registers"), [("reduce", 1 << 17, 64), ("add", 1 << 15, 176), ("softmax", 1 << 16, 96)]
+    ("operation", "size", "registers"),
+    [pytest.param("reduce", 1 << 17, 64, marks=pytest.mark.full), ("add", 1 << 15, 176), ("softmax", 1 << 16, 96)],
 )
 def test_a_tile_beyond_the_registers_is_not_spilled(operation, size, registers):
     kernel = scaling.tile(operation, size)

@@ -112,6 +112,7 @@ def run(found: Case, func: Func, arguments: Mapping[str, Any]) -> None:
     found.check(arguments, got)
 
 
+@pytest.mark.sampled(2, each=["warps", "how", "dtype"])
 @pytest.mark.parametrize("warps", [1, 4])
 @pytest.mark.parametrize(
     ("how", "dtype", "axis"),

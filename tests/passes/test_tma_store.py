@@ -47,6 +47,7 @@ def edited(func: Func, change) -> Func:
     return func.replace(body=block(func.body))
 
 
+@pytest.mark.sampled(2, each=["without", "name"])
 @pytest.mark.parametrize("without", [(), ("persistent_grid",), ("epilogue_subtiling",)], ids=str)
 @pytest.mark.parametrize("name", ["boxed_fp16", "boxed_fp32"])
 def test_tma_stores_give_right_results(name, without):

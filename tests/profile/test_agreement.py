@@ -38,7 +38,7 @@ def launch(case: Case, arguments: dict[str, Any]) -> Any:
     return case.kernel[case.grid](**arguments, **case.options)
 
 
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(22)
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_card_roofline_and_timeline_agree(name: str) -> None:
     case = CASES[name]
@@ -54,7 +54,7 @@ def test_card_roofline_and_timeline_agree(name: str) -> None:
     agree(made, rate, work)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", [name for name, specimen in ZOO.items() if not specimen.gpu_only])
 def test_card_and_timeline_agree_about_a_kernel_of_the_zoo(name: str) -> None:
     observation = Observation()

@@ -21,7 +21,12 @@ from blocknb.language import types as t
 from blocknb.language.ops import OPS
 from blocknb.language.types import Tile
 
-SEEDED = 40  # random operands per op and dtype
+SEEDED = {False: 12, True: 40}  # random operands per op and dtype, in a quick run and with --full
+
+
+@pytest.fixture
+def seeded(request: pytest.FixtureRequest) -> int:
+    return SEEDED[request.config.getoption("--full")]
 
 
 def agrees(op: Op, numbers: list[Any]) -> None:
@@ -37,11 +42,11 @@ def agrees(op: Op, numbers: list[Any]) -> None:
     assert z3.is_true(z3.simplify(found == wanted)), f"{op.name} {op.attrs} {numbers}: {found}, not {wanted}"
 
 
-def operands(dtype: Any, count: int, draw: random.Random) -> list[list[Any]]:
+def operands(dtype: Any, count: int, draw: random.Random, seeded: int) -> list[list[Any]]:
     """Pairs of extreme numbers, and random ones."""
     some = constants(dtype)
-    found = [[draw.choice(some) for _ in range(count)] for _ in range(SEEDED)]
-    for _ in range(SEEDED):
+    found = [[draw.choice(some) for _ in range(count)] for _ in range(seeded)]
+    for _ in range(seeded):
         if dtype.is_float:
             exponent = draw.uniform(*{"fp16": (-26, 17)}.get(dtype.name, (-140, 130)))
             found.append([draw.uniform(-2, 2) * 2.0**exponent for _ in range(count)])
@@ -56,33 +61,33 @@ def made(name: str, dtypes: list[Any], **attrs: Any) -> Op:
 
 
 @pytest.mark.parametrize("dtype", [t.int1, *INTEGERS, *FLOATS], ids=str)
-def test_ops_of_two_operands_mean_what_the_op_table_says(dtype):
+def test_ops_of_two_operands_mean_what_the_op_table_says(dtype, seeded):
     draw = random.Random(str(dtype))
     for _, name, attrs in binaries(dtype):
         op = made(name, [dtype, dtype], **attrs)
-        for numbers in operands(dtype, 2, draw):
+        for numbers in operands(dtype, 2, draw, seeded):
             agrees(op, numbers)
 
 
 @pytest.mark.parametrize("dtype", [t.int1, *INTEGERS, *FLOATS], ids=str)
-def test_unary_ops_and_selects_mean_what_the_op_table_says(dtype):
+def test_unary_ops_and_selects_mean_what_the_op_table_says(dtype, seeded):
     draw = random.Random(str(dtype))
     names = ["neg", "abs", *(("floor", "ceil", "sqrt") if dtype.is_float else ("not",))]
     for name in ["not"] if dtype.kind == "bool" else names:
         op = made(name, [dtype])
-        for numbers in operands(dtype, 1, draw):
+        for numbers in operands(dtype, 1, draw, seeded):
             agrees(op, numbers)
     op = made("select", [t.int1, dtype, dtype])
-    for numbers in operands(dtype, 2, draw):
+    for numbers in operands(dtype, 2, draw, seeded):
         agrees(op, [draw.random() < 0.5, *numbers])
 
 
 @pytest.mark.parametrize("source", [t.int1, *INTEGERS, *FLOATS], ids=str)
-def test_casts_mean_what_the_op_table_says(source):
+def test_casts_mean_what_the_op_table_says(source, seeded):
     draw = random.Random(str(source))
     for target in (t.int1, *INTEGERS, *FLOATS):
         op = made("cast", [source], dtype=target)
-        for numbers in operands(source, 1, draw):
+        for numbers in operands(source, 1, draw, seeded):
             agrees(op, numbers)
 
 

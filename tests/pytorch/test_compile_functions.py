@@ -8,8 +8,16 @@ from torch_functions import FUNCTIONS, arguments, in_double
 
 import blocknb.torch
 
+#: Functions like others of the list, or whose values and gradients a quick run checks in test_compile_training.py.
+ALIKE = {
+    "gelu_tanh", "mish", "elu", "hardswish", "leaky_relu", "cumprod", "stack", "mlp", "layer_norm", "rms_norm", "group_norm", "softmax",
+    "cross_entropy", "swiglu",
+}  # fmt: skip
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.full if name in ALIKE else ()) for name in FUNCTIONS]
+)
 def test_a_compiled_function_gives_the_numbers_of_eager_in_float64(name):
     function, shapes = FUNCTIONS[name]
     values = arguments(shapes)

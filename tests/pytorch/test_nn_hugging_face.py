@@ -46,6 +46,7 @@ def results(model: Any, ids: torch.Tensor, mask: Any) -> list[torch.Tensor]:
     return [found.logits if mask is None else found.logits * mask[..., None], *(p.grad for p in model.parameters())]
 
 
+@pytest.mark.sampled(2, each=["family", "padded"])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("family", list(MODELS))
 def test_models_keep_their_values_and_gradients(family: str, padded: bool) -> None:

@@ -113,6 +113,7 @@ def test_gradients_pass_gradcheck_in_float64(ours: Any, exact: Any, shapes: Any)
     assert torch.autograd.gradcheck(ours, inputs)
 
 
+@pytest.mark.sampled(2, each=["ours", "exact", "dtype"])
 @by_name
 @pytest.mark.parametrize(
     "dtype", [pytest.param(d, marks=[pytest.mark.full] * (d == torch.float16)) for d in LIMITS], ids=str
@@ -133,6 +134,7 @@ def test_strided_inputs_of_more_axes_give_the_same(ours: Any, exact: Any, shapes
     compare(ours, exact, [strided(*shape) for shape in shapes(3, 7)], torch.float32, factor=2.0)
 
 
+@pytest.mark.sampled(2)
 @by_name
 def test_compile_traces_a_whole_graph_forward_and_backward(ours: Any, exact: Any, shapes: Any) -> None:
     torch._dynamo.reset()
@@ -140,6 +142,7 @@ def test_compile_traces_a_whole_graph_forward_and_backward(ours: Any, exact: Any
     compare(compiled, exact, [random(*shape) for shape in shapes(3, 33)], torch.float32, factor=2.0)
 
 
+@pytest.mark.sampled(2, each=["dtype", "axis"])
 @pytest.mark.parametrize("dtype", [torch.float64, *LIMITS], ids=str)
 @pytest.mark.parametrize("axis", [1, 2])
 def test_rotary_embedding_matches_float64(dtype: Any, axis: int) -> None:

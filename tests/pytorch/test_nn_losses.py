@@ -27,6 +27,7 @@ def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     return request.param
 
 
+@pytest.mark.sampled(2, each=["reduction", "m"])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (5, 33), (3, 4099)])
 def test_cross_entropy_matches_torch_and_float64(m: int, n: int, reduction: str) -> None:

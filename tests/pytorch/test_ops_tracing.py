@@ -43,6 +43,7 @@ def by_function(x: Tensor) -> Tensor:
     return y.sin()
 
 
+@pytest.mark.sampled(2, each=["backend", "function"])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("function", [between, by_function])
 def test_a_function_with_launches_is_one_graph_with_eagers_numbers(function: Any, backend: str) -> None:

@@ -80,7 +80,7 @@ def test_a_gpu_holds_all_programs_that_wait_for_each_other():
     assert all(math.prod(case.grid) <= 8 for case in waiting)
 
 
-@pytest.mark.parametrize("name", sampled((name for name in ALONE if name in RACY), 4))
+@pytest.mark.parametrize("name", sampled((name for name in ALONE if name in RACY), 8))
 def test_the_interpreter_of_the_ir_finds_the_race_after_every_pass(name):
     case = RACY[name]
     for target in ("cpu", "sm_90a"):
@@ -92,7 +92,7 @@ def test_the_interpreter_of_the_ir_finds_the_race_after_every_pass(name):
                 assert {caught.value.loc.line, caught.value.other_loc.line} & case.lines
 
 
-@pytest.mark.parametrize("name", sampled((name for name in ALONE if name in RIGHT), 4))
+@pytest.mark.parametrize("name", sampled((name for name in ALONE if name in RIGHT), 8))
 def test_the_interpreter_of_the_ir_accuses_no_right_kernel(name):
     for target in ("cpu", "sm_90a"):
         for stage in stages_of(RIGHT[name], target):
@@ -153,7 +153,7 @@ def test_simulated_gpu_code_finds_the_race(name):
             assert {error.loc.line, error.other_loc.line} & case.lines
 
 
-@pytest.mark.parametrize("name", sampled((name for name in SIMULATED if name in RIGHT), 6))
+@pytest.mark.parametrize("name", sampled((name for name in SIMULATED if name in RIGHT), 12))
 def test_simulated_gpu_code_accuses_no_right_kernel(name):
     for target in ("sm_80", "sm_90a"):
         trace = RIGHT[name].kernel.trace(*spelled(RIGHT[name]).values(), target=target, checked="race")

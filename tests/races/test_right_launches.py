@@ -19,7 +19,7 @@ def sampled(names, one_in):
     return [pytest.param(name, marks=() if chosen(name, one_in) else pytest.mark.full) for name in names]
 
 
-@pytest.mark.parametrize("name", sampled(CASES, 12))
+@pytest.mark.parametrize("name", sampled(CASES, 24))
 def test_race_checks_change_no_result_and_accuse_no_kernel(name):
     case = CASES[name]
     arguments = case.make(np.random.default_rng(3))

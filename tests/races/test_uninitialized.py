@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import numpy as np
 import pytest
 
@@ -140,11 +138,11 @@ def test_arrays_that_are_not_marked_are_not_accused():
     run(np.empty(100, np.float32), np.empty(100, np.float32))
 
 
-def test_a_freed_array_is_forgotten():
+def test_a_freed_array_is_forgotten(collect):
     x = empty()
     address = x.ctypes.data
     del x
-    gc.collect()
+    collect()
     assert not any(array.low == address for array in unwritten._arrays)
 
 

@@ -161,6 +161,7 @@ def test_after_an_edit_the_kernel_computes_what_python_computes(name, store, tmp
     assert len(set(wanted)) > 1, "no edit changes anything"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", EDITS)
 def test_another_process_computes_what_python_computes_there(name, store, tmp_path):
     """One process per edit. Each begins with an empty memory cache and the first cell, and makes one more edit before it launches."""

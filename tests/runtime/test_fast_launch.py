@@ -235,7 +235,7 @@ def launched(dtype, n, factor, offset=0, **constants):
     np.testing.assert_array_equal(out, expected.astype(dtype))
 
 
-def test_launches_with_alternating_kinds_are_correct():
+def test_launches_with_alternating_kinds_are_correct(request):
     rng = seeds.rng()
     calls = [
         (dtype, n, factor, offset, constants)
@@ -245,7 +245,7 @@ def test_launches_with_alternating_kinds_are_correct():
         for offset in (0, 1)
         for constants in ({}, {"SIGN": -1.0}, {"SIGN": 0.0}, {"SIGN": -0.0})
     ]
-    for number in rng.integers(0, len(calls), 400):
+    for number in rng.integers(0, len(calls), 400 if request.config.getoption("--full") else 150):
         dtype, n, factor, offset, constants = calls[number]
         for _ in range(int(rng.integers(1, 4))):
             launched(dtype, n, factor, offset, **constants)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import pathlib
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -247,7 +246,9 @@ def test_warmup_compiles_and_does_not_change_the_arrays() -> None:
     assert affine[2,](X, out, 100) is compiled
 
 
-def test_observers_see_each_launch_with_shapes_and_times_and_keep_no_array(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_observers_see_each_launch_with_shapes_and_times_and_keep_no_array(
+    monkeypatch: pytest.MonkeyPatch, collect: Callable[[], int]
+) -> None:
     seen: list[kernel.Launch] = []
     monkeypatch.setattr(launch_context, "observers", [seen.append])
     out = fresh()
@@ -269,7 +270,7 @@ def test_observers_see_each_launch_with_shapes_and_times_and_keep_no_array(monke
     assert launch.retarget("sm_80").ptx
     alive = weakref.ref(out)
     del out
-    gc.collect()
+    collect()
     assert alive() is None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import linecache
 import math
 import threading
@@ -371,13 +370,13 @@ def test_a_stored_launcher_uses_changed_values(gpu, scale):
         assert "bl.store(out, n)" in gpu.launches[-1].compiled.trace.source
 
 
-def test_launches_keep_no_reference_to_arrays(gpu, scale):
+def test_launches_keep_no_reference_to_arrays(gpu, scale, collect):
     x = CupyArray()
     warm(scale, x, x, 64, 2.0, 64, x)
     alive = weakref.ref(x)
     del x
     gpu.launches.clear()
-    gc.collect()
+    collect()
     assert alive() is None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 
 import numpy as np
@@ -68,13 +67,13 @@ def grid_over(x):
 
 
 @pytest.mark.parametrize("make", [numpy_array, torch_tensor])
-def test_a_snapshot_keeps_no_array_alive(make):
+def test_a_snapshot_keeps_no_array_alive(make, collect):
     x, out = make(), make()
     references = [weakref.ref(x), weakref.ref(out)]
     again = kept(accumulate, grid_over(x), x, out, 96, BLOCK=32)
     assert again.arguments(["out"]) is not None
     del x, out
-    gc.collect()
+    collect()
     assert [r() for r in references] == [None, None]
     assert again.arguments(["out"]) is None
 
@@ -108,7 +107,7 @@ def test_a_copy_is_aligned_as_its_original_was(offset):
 
 
 @pytest.mark.parametrize("make", [numpy_array, torch_tensor])
-def test_a_tensor_descriptor_is_kept_without_its_array(make):
+def test_a_tensor_descriptor_is_kept_without_its_array(make, collect):
     source, target = make(64).reshape(8, 8), make(64).reshape(8, 8)
     described = [TensorDescriptor.from_tensor(a, [8, 8]) for a in (source, target)]
     again = kept(double_tile, (1,), *described)
@@ -118,7 +117,7 @@ def test_a_tensor_descriptor_is_kept_without_its_array(make):
     np.testing.assert_array_equal(np.asarray(target), before)
     alive = weakref.ref(source)
     del described, source, target, given
-    gc.collect()
+    collect()
     assert alive() is None and again.arguments(["target"]) is None
 
 
@@ -160,7 +159,7 @@ def test_a_launch_that_writes_an_uncopyable_object_cannot_be_repeated():
     assert again.arguments(["x"]) is None
 
 
-def test_a_grid_function_reads_the_values_of_the_launch():
+def test_a_grid_function_reads_the_values_of_the_launch(collect):
     space = {"__name__": "__main__", "n": 100, "x": numpy_array(), "cdiv": blocknb.cdiv}
     exec("half = lambda n: n // 2\ngrid = lambda meta: (cdiv(half(n) + x.shape[0], meta['BLOCK']),)", space)
     grid = keep_grid(space["grid"])
@@ -168,7 +167,7 @@ def test_a_grid_function_reads_the_values_of_the_launch():
     assert grid.given()({"BLOCK": 2}) == (73,)
     reference = weakref.ref(space["x"])
     del space["x"]
-    gc.collect()
+    collect()
     assert reference() is None
 
 
@@ -178,7 +177,7 @@ def test_a_grid_of_numbers_is_kept_as_numbers(grid):
     assert keep_grid(grid).given() == expected
 
 
-def test_a_grid_method_holds_its_object_weakly():
+def test_a_grid_method_holds_its_object_weakly(collect):
     class Launcher:
         def __init__(self):
             self.x = numpy_array()
@@ -191,5 +190,5 @@ def test_a_grid_method_holds_its_object_weakly():
     assert grid.given()({"BLOCK": 32}) == (3,)
     reference = weakref.ref(launcher.x)
     del launcher
-    gc.collect()
+    collect()
     assert reference() is None

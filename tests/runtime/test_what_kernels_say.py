@@ -383,6 +383,7 @@ def test_an_unreachable_false_assertion_does_not_fail():
 # -- the compiler ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2, each=["target", "k"])
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_120a"])
 @pytest.mark.parametrize(
     "k", [say_all, say_matrix, positive, *dict.fromkeys(s().kernel for s in OUT_OF_BOUNDS.values())], ids=str

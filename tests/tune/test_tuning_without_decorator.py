@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -134,9 +134,11 @@ def tuned(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> di
 
 
 @pytest.mark.parametrize(("tuned", "what"), [(False, "kernel"), (True, "kernel"), (False, "array")], indirect=["tuned"])
-def test_a_search_keeps_neither_its_kernel_nor_an_array_alive(tuned: dict[str, Any], what: str) -> None:
+def test_a_search_keeps_neither_its_kernel_nor_an_array_alive(
+    tuned: dict[str, Any], what: str, collect: Callable[[], int]
+) -> None:
     alive = weakref.ref(tuned.pop(what))
-    gc.collect()
+    collect()
     assert alive() is None
 
 

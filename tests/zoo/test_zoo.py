@@ -51,7 +51,7 @@ def compiled(name: str) -> list[Compiled]:
     return found
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("name", "library"), [marked(name, library) for name in ON_CPU for library in ("numpy", "torch")]
 )

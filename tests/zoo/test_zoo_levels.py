@@ -78,6 +78,7 @@ def quick(names: list[str]) -> list:
     return [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.full) for name in names]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", quick(LARGE))
 def test_the_memory_level_leaves_what_the_cpu_leaves(name: str) -> None:
     for launch in launches(name):
