@@ -172,10 +172,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 @pytest.fixture
-def collect() -> Callable[[], int]:
+def collect() -> Iterator[Callable[[], int]]:
     """`gc.collect` of what the test makes: it does not walk for seconds over all that earlier tests have left."""
     gc.freeze()
-    return gc.collect
+    yield gc.collect
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -434,7 +434,7 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
       `passes.pipelining.multicast`). Other values have no effect.
     - `checked`: find accesses outside arrays (the default on the CPU), and with "race", "init" or "all" more (see docs/debugging.md).
     - `debug`: test assertions. Default: on the CPU; on a GPU in checked mode, or with BLOCKNB_DEBUG=1 or TRITON_DEBUG=1 in the environment
-      of the compilation.
+      of the compilation. "trap" stops a GPU as CUDA's assert does, without a report; CUDA graphs can capture such launches.
     - `fast_math`: the GPU's approximations for fp32 division, roots, logarithms, sines and cosines.
     - `without`: names of optional passes to leave out.
 

@@ -124,7 +124,9 @@ def test_configurations_with_another_hook_or_option_are_another_search(
 
 
 @pytest.fixture
-def tuned(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> dict[str, Any]:
+def tuned(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, collect: Callable[[], int]
+) -> dict[str, Any]:
     """A kernel after a search, and the array of its launch. With True as the parameter, an interrupt has ended the search."""
     race_without_clock(monkeypatch, interrupted=getattr(request, "param", False))
     kernel, x = blocknb.kernel(plus_one), np.zeros(64, np.float32)

@@ -3,8 +3,8 @@
 A forward walk (a data-flow analysis) keeps the accesses since the last barrier. An op gets a barrier before it if it touches the same bytes
 as one of these and one of the two writes. A loop is walked until the accesses at its end agree with those assumed at its start. Shared
 memory has its final addresses by now, so buffers that share bytes conflict, too. An asynchronous copy counts as a write at its wait, and no
-access to its bytes may come in between. The same rules hold for global memory, by the argument that a pointer comes from, and by the distance
-of two accesses, if it is known; two arguments are assumed to be two arrays.
+access to its bytes may come in between. The same rules hold for global memory, by the argument that a pointer comes from, and by the
+distance of two accesses, if it is known; two arguments are assumed to be two arrays.
 
 If warps have roles, a barrier is for the consumers only. Mbarriers guard the producer's copies. A TMA store reads its buffer until its
 wait. Triton calls this analysis Membar.
@@ -97,14 +97,16 @@ class MemoryAccess:
             return True  # one thread orders accesses of all threads, so a barrier must separate them
         if commute(self.op, other.op) or self.op.name == other.op.name == "store_bulk":
             return False
+        return (self.root is other.root or ANYWHERE in (self.root, other.root)) and not self.is_separate(other)
+
+    def is_separate(self, other: MemoryAccess) -> bool:
+        """Whether an earlier access to the same array is of other elements, or each thread accesses its own elements in both."""
         if self.store is not None and self.store == other.store:
-            return False
+            return True
         if self.range is not None and other.range is not None and other.range.apart(self.range):
-            return False
+            return True
         # Through one pointer tile every thread accesses its own elements again.
-        return (self.root is other.root or ANYWHERE in (self.root, other.root)) and (
-            self.own is None or self.own is not other.own
-        )
+        return self.own is not None and self.own is other.own
 
     def within_warps(self, other: MemoryAccess) -> bool:
         """Whether all accesses of a warp to these bytes conflict only with its own accesses."""

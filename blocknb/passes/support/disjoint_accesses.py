@@ -40,8 +40,8 @@ class AccessRange:
         return distance + self.step + later.high < self.low
 
     def in_next_iteration(self, loop: Op, made: Collection[Value]) -> AccessRange | None:
-        """The range as a later iteration of a loop sees it. `made` are the values that the loop's blocks make. None if its distance from the
-        later iteration's ranges is unknown."""
+        """The range as a later iteration of a loop sees it. `made` are the values that the loop's blocks make. None if its distance
+        from the later iteration's ranges is unknown."""
         inner = {op.id for block in loop.blocks for op in walk(block)}
         varying = [m for m in self.offset.terms if any(_varies(s, loop, made, inner) for s in m)]
         if self.base in made or not varying:
