@@ -10,6 +10,7 @@ import pytest
 import seeds
 
 from blocknb import kernels as ready
+from blocknb.kernels import rotary
 
 SHAPES = ((1, 1), (7, 33), (64, 128), (3, 5000))
 SINGLE = {"rtol": 2e-5, "atol": 2e-5}
@@ -71,17 +72,51 @@ def test_layer_norm_and_its_gradients_match_float64(m: int, n: int) -> None:
 
 @pytest.mark.sampled(2, each=["chosen", "m", "n"])
 @pytest.mark.usefixtures("chosen")
+@pytest.mark.parametrize("offset", [0.0, 1.0])
 @pytest.mark.parametrize(("m", "n"), SHAPES)
-def test_rms_norm_and_its_gradients_match_float64(m: int, n: int) -> None:
+def test_rms_norm_and_its_gradients_match_float64(m: int, n: int, offset: float) -> None:
     x, weight, dy = strided(m, n), random(n), random(m, n)
     out, rstd, dx, dweight = poison(m, n), poison(m), poison(m, n), poison(n)
-    ready.rms_norm(x, weight, out, rstd=rstd)
+    ready.rms_norm(x, weight, out, rstd=rstd, offset=offset)
     z, _, exact_rstd = normed(x, 1e-6, False)
-    np.testing.assert_allclose(out, z * weight, **SINGLE)
-    ready.rms_norm_backward(x, weight, dy, rstd, dx, dweight)
-    g = dy.astype(np.float64) * weight
+    factor = weight.astype(np.float64) + offset
+    np.testing.assert_allclose(out, z * factor, **SINGLE)
+    ready.rms_norm_backward(x, weight, dy, rstd, dx, dweight, offset=offset)
+    g = dy.astype(np.float64) * factor
     np.testing.assert_allclose(dx, exact_rstd * (g - z * (g * z).mean(1, keepdims=True)), rtol=2e-4, atol=2e-4)
     np.testing.assert_allclose(dweight, (dy * z).sum(0), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("heads", "width"), [((4, 2), 16), ((3, 1), 6), ((70, 1), 256)])
+def test_rotary_rotates_queries_and_keys_with_any_strides_and_back(heads: tuple[int, int], width: int) -> None:
+    given = [random(2, h, 5, width).transpose(0, 2, 1, 3) for h in heads]
+    angles = random(1, 5, width)
+    for cos, sin in ((np.cos(angles), np.sin(angles)), (random(2, 5, width), random(2, 5, width))):
+        out = [np.full(x.shape, np.nan, np.float32) for x in given]
+        rotary.rotary(*given, cos, sin, *out)
+        half = width // 2
+        c, s = (a[:, :, None, :half].astype(np.float64) for a in (cos, sin))
+        for x, found in zip(given, out, strict=True):
+            a, b = x[..., :half], x[..., half:]
+            np.testing.assert_allclose(found, np.concatenate((a * c - b * s, b * c + a * s), -1), **SINGLE)
+        if len(cos) == 1:  # true angles
+            back = [np.full(x.shape, np.nan, np.float32) for x in given]
+            rotary.rotary(*out, cos, sin, *back, backward=True)
+            for x, found in zip(given, back, strict=True):
+                np.testing.assert_allclose(found, x, rtol=1e-4, atol=1e-5)
+
+
+def test_rotary_refuses_what_does_not_fit() -> None:
+    q, k, cos = random(2, 3, 4, 8), random(2, 3, 1, 8), random(1, 3, 4)
+    for wrong in (
+        (q, random(2, 4, 1, 8), cos, cos, q, k),
+        (q[..., ::2], k[..., ::2], cos, cos, q[..., ::2], k[..., ::2]),
+        (q, k, cos[:, :2], cos, q, k),
+        (q, k, cos, random(3, 3, 4), q, k),
+        (q, k, cos, cos, q[:1], k),
+    ):
+        with pytest.raises(ValueError):
+            rotary.rotary(*wrong)
 
 
 def test_fp16_norms_without_weights_keep_non_finite_values_in_their_rows() -> None:

@@ -101,32 +101,8 @@ def replace(
             f"no layer of blocknb replaces {', '.join(unknown)}; it replaces {', '.join(sorted(_MAKERS))}"
         )
     found = Replacements(model)
-    planned: dict[str, tuple[Any, Any]] = {}
-    for path, module in model.named_modules():
-        maker = _MAKERS.get(type(module).__name__)
-        if maker is None or type(module).__module__.startswith("blocknb."):
-            continue
-        if only is not None and type(module).__name__ not in only:
-            continue
-        if not path:
-            found.skipped["(the model itself)"] = "only modules below the model are replaced"
-            continue
-        made = maker(module)
-        if made is None:
-            continue
-        if isinstance(made, str):
-            found.skipped[path] = made
-        elif not _has_hooks(module):
-            planned[path] = module, made.train(module.training)
-        else:
-            found.skipped[path] = "it has hooks"
-    if attention not in (False, True, "causal"):
-        raise ValueError(f'attention is {attention!r}, but it must be True, False or "causal"')
-    if fused_loss:
-        head, made, take_back = hugging_face.fuse_loss(model)
-        planned["lm_head"], found.settings["the loss without logits in training"] = (head, made), take_back
-    if attention:
-        found.settings["attention of blocknb"] = hugging_face.use_attention(model, attention == "causal")
+    planned = _planned(model, only, found.skipped)
+    _set_options(found, planned, attention, fused_loss)
     try:
         differences = _compared(model, planned, inputs, keywords, tolerance) if inputs or keywords else {}
     except Exception:
@@ -136,6 +112,48 @@ def replace(
         _put(model, path, made)
         found.replaced.append(Replaced(path, module, made, differences.get(path)))
     return found
+
+
+def _planned(model: Any, only: Sequence[str] | None, skipped: dict[str, str]) -> dict[str, tuple[Any, Any]]:
+    """(the module, its replacement) by path. Writes the reasons of those without a replacement to `skipped`."""
+    planned: dict[str, tuple[Any, Any]] = {}
+    for path, module in model.named_modules():
+        maker = _MAKERS.get(type(module).__name__)
+        if maker is None or type(module).__module__.startswith("blocknb."):
+            continue
+        if only is not None and type(module).__name__ not in only:
+            continue
+        if not path:
+            skipped["(the model itself)"] = "only modules below the model are replaced"
+            continue
+        made = maker(module)
+        if made is None:
+            continue
+        if isinstance(made, str):
+            skipped[path] = made
+        elif not _has_hooks(module):
+            planned[path] = module, made.train(module.training)
+        else:
+            skipped[path] = "it has hooks"
+    return planned
+
+
+def _set_options(found: Replacements, planned: dict[str, tuple[Any, Any]], attention: bool | str, fused: bool) -> None:
+    """Sets the attention and the loss of a model. Raises ValueError, with the model unchanged, for a model that does not fit."""
+    if attention not in (False, True, "causal"):
+        raise ValueError(f'attention is {attention!r}, but it must be True, False or "causal"')
+    if fused:
+        head, made, take_back = hugging_face.fuse_loss(found.model)
+        planned["lm_head"], found.settings["the loss without logits in training"] = (head, made), take_back
+    try:
+        if attention:
+            take_back = hugging_face.use_attention(found.model, attention == "causal")
+            found.settings["attention of blocknb" + (", causal without masks" if attention == "causal" else "")] = (
+                take_back
+            )
+    except ValueError:
+        found.undo()
+        raise
 
 
 def _put(model: Any, path: str, module: Any) -> None:
