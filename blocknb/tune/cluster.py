@@ -19,6 +19,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -39,11 +40,9 @@ LOOKS = 0.5  # seconds between two looks at the list of workers
 TOLD = 0.9  # workers hear of a better median if it is better by so much
 FETCHING = 5.0  # seconds for the result of a finished task
 KEEPING = 10.0  # seconds in which workers write the choice
-LOCAL = (
-    "inproc://",
-    "tcp://127.0.0.1",
-    "tls://127.0.0.1",
-)  # addresses of schedulers on this machine, with their workers
+KEPT = 2**20  # bytes of a parcel that goes through the scheduler, where Dask is slow with large data
+#: Addresses of schedulers on this machine, with their workers.
+LOCAL = ("inproc://", "tcp://127.0.0.1", "tls://127.0.0.1")
 PATIENCE = 300.0  # seconds without any worker before the search fails; a cluster may queue new ones
 
 
@@ -211,12 +210,17 @@ class ClusterSearch:
         member.future, member.numbers = None, ()
 
     def _send(self) -> bool:
-        """Sends the parcel to each worker once, and again after a worker has died with it. False if a worker dies meanwhile."""
+        """Sends the parcel, which each worker gets once. Returns False if a worker dies meanwhile.
+
+        The scheduler keeps a small one, also after all workers have died. A large one lies on a worker, from which the others get it."""
         if self.sent is None:
             parcel = Parcel(np.frombuffer(self.data, np.uint8))  # Dask sends the memory of an array without copies
+            if len(self.data) <= KEPT:
+                self.sent = self.client.submit(Parcel, parcel.data, key=f"tuning-{uuid.uuid4().hex}")
+                return True
             direct = self.client.scheduler.address.startswith(LOCAL) or None  # not through the scheduler
-            with contextlib.suppress(OSError):
-                self.sent = self.client.scatter(parcel, broadcast=True, hash=False, direct=direct, timeout=LOOKS)
+            with contextlib.suppress(OSError, KeyError):  # of Dask, which looks up workers that are gone
+                self.sent = self.client.scatter(parcel, hash=False, direct=direct, timeout=LOOKS)
         return self.sent is not None
 
     def _submit(self, member: Member, task: Callable[..., Any], *args: Any) -> None:
@@ -292,7 +296,10 @@ class ClusterSearch:
             return
         try:
             result = future.result(timeout=FETCHING)
-        except TimeoutError:  # the worker died after the measurement, and has taken the result with it
+        except (
+            TimeoutError,
+            CancelledError,
+        ):  # the worker died after the measurement, and has taken the result with it
             self._lost(member)
             return
         if isinstance(result, Opened):

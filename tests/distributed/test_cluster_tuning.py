@@ -153,9 +153,12 @@ def kill_one(cluster: Any, client: Any, least: int = 1) -> bool:
     return len(running) >= least
 
 
+@pytest.mark.parametrize("kept", [cluster_tuning.KEPT, 0])
 def test_after_the_death_of_a_worker_another_measures_its_configurations(
-    cluster, client, tmp_path, monkeypatch
+    cluster, client, tmp_path, monkeypatch, kept
 ) -> None:
+    """Also if the arguments lie on the workers alone, as large ones do."""
+    monkeypatch.setattr(cluster_tuning, "KEPT", kept)
     log = tmp_path / "log"
     tuner = fake_tuner(60, log)
     with shown(monkeypatch, 12, lambda: kill_one(cluster, client)) as texts:
