@@ -49,6 +49,7 @@ ORDER = (
     "memory.mma_softmax_overlap",  # after warp_specialization, whose circular buffers it needs
     "memory.tma_store",  # after warp_specialization, which makes the warps' roles
     "memory.software_pipelining",  # after warp_specialization: it takes the loops that are left
+    "memory.operand_reload",  # after the passes that pipeline: the reads that are left before a loop are invariant
     "memory.shared_memory_allocation",  # after every pass that adds buffers
     "memory.barriers",  # after allocation: reused bytes need barriers, too
     "memory.program_packing",  # after barriers: it looks for anything that the threads of a CTA do together

@@ -42,6 +42,7 @@ SAMPLES = {
     "barriers": ("softmax_781", "matmul_float16", "attention", "wgmma_attention"),
     "int_range_narrowing": ("long_rows",),
     "spread_replicas": ("quantized_rows",),
+    "operand_reload": ("scores_times_values",),
     "strip_mining": ("softmax_65536",),
     "rematerialization": ("softmax_32768", "layer_norm_4096"),
     "sinking": ("softmax_781", "layer_norm_4096"),
@@ -76,6 +77,17 @@ def quantized_rows(x, y, ROWS: bl.constexpr, COLUMNS: bl.constexpr):
     bl.store(y + row, (448.0 / most.to(bl.float64)).to(bl.float32))
 
 
+@blocknb.kernel
+def scores_times_values(x, y, n, ROWS: bl.constexpr, KEYS: bl.constexpr, HEAD: bl.constexpr):
+    row, key, column = bl.arange(0, ROWS), bl.arange(0, KEYS), bl.arange(0, HEAD)
+    queries = bl.load(x + row[:, None] * HEAD + column[None, :]).to(bl.float16)
+    total = bl.zeros((ROWS, HEAD), bl.float32)
+    for start in range(0, n, KEYS):
+        keys = bl.load(x + (start + key)[None, :] * HEAD + column[:, None]).to(bl.float16)
+        total += bl.dot(bl.dot(queries, keys).to(bl.float16), bl.trans(keys))
+    bl.store(y + row[:, None] * HEAD + column[None, :], total)
+
+
 def case_of(kernel: blocknb.Kernel, *arrays: str, **numbers: int) -> Case:
     """A kernel on arrays of 4096 fp32."""
     arguments = dict.fromkeys(arrays, np.zeros(4096, np.float32)) | numbers
@@ -87,6 +99,7 @@ LONG = {
     for case in (
         case_of(long_rows, "x", "y", n=4000, BLOCK=1024),
         case_of(quantized_rows, "x", "y", ROWS=32, COLUMNS=128),
+        replace(case_of(scores_times_values, "x", "y", n=64, ROWS=128, KEYS=32, HEAD=64), options={"num_warps": 2}),
         softmax_of(65536, np.float32),
         replace(softmax_of(32768, np.float16), options={"num_warps": 16}),
         layer_norm_of(4096, np.float16),

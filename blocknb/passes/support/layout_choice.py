@@ -426,15 +426,17 @@ class LayoutChoice:
             reach[0] = SECTOR
         small = op.args[0].type.size <= SMALL
         return (
-            (width[0] >= width[1] or (wanted not in self.products and self.halves(op, width[0], width[1])))
+            (width[0] >= width[1] or self.halves(op, wanted, *width))
             and reach[0] >= min(reach[1], SECTOR)
             and (small or wanted in self.fragments or not wanted.is_replicated or own.is_replicated)
         )
 
-    def halves(self, op: Op, width: int, own: int) -> bool:
+    def halves(self, op: Op, wanted: Layout, width: int, own: int) -> bool:
         """Whether two loads of half the width replace one. They cost less than a conversion. In a loop the copies to shared memory
         convert."""
-        return op in self.once and width * op.args[0].type.dtype.element.bytes >= HALF and 2 * width >= own
+        if op not in self.once or wanted in self.products:
+            return False
+        return width * op.args[0].type.dtype.element.bytes >= HALF and 2 * width >= own
 
     def is_line_of_indices(self, op: Op) -> bool:
         """Whether an op loads one integer per thread at most along one axis, such as the indices of a gather. The L1 cache serves all
