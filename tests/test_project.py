@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,14 @@ def test_a_workflow_calls_targets_of_the_makefile_and_fixed_versions_of_actions(
         re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|[0-9a-f]{40})", step["uses"]) for step in steps(path) if "uses" in step
     )
     assert loaded(path)["permissions"] == {"contents": "read"}
+
+
+def test_make_builds_the_lab_extension_after_a_change_of_its_code_styles_and_settings() -> None:
+    database = subprocess.run(["make", "-pn", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    watched = set(re.findall(r"^LABEXTENSION := (.*)$", database, re.MULTILINE)[0].split())
+    folder = ROOT / "labextension"
+    sources = [file for name in ("src", "style") for file in (folder / name).rglob("*") if file.is_file()]
+    assert {file.relative_to(ROOT).as_posix() for file in [*sources, folder / "viewer.config.mts"]} <= watched
 
 
 def test_each_version_of_python_that_the_package_names_is_tested() -> None:

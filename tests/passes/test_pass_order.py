@@ -49,6 +49,12 @@ def test_passes_that_can_be_switched_off_are_those_registered_as_optional():
     assert "coalesce" in passes.optional() and "layout_assignment" not in passes.optional()
 
 
+def test_optional_passes_of_a_cpu_are_those_that_its_pipeline_runs():
+    found = passes.optional(Target.parse("cpu"))
+    assert "nontemporal_stores" in found and "coalesce" not in found and "bounds_checks" not in found
+    assert passes.optional(Target.parse("sm_90a")) == passes.optional()
+
+
 def test_registering_a_name_twice_is_refused():
     def simplify(func, target, notes):
         return func
