@@ -93,7 +93,6 @@ def contestants(model: Any, parameters: dict[str, Any], tokens: Any) -> dict[str
 
     def ours(**options: Any) -> LlamaStep:
         replaced = sharing(model)
-        replaced.config = replaced.model.config = copy.deepcopy(model.config)
         blocknb.torch.replace(replaced, **options)
         return LlamaStep(torch.compile(replaced, backend="blocknb", dynamic=False), parameters, tokens)
 
