@@ -214,7 +214,8 @@ def _partial_sums(x: Any, dweight: Any, dbias: Any, programs: int, n: int) -> tu
     """Scratch memory for the partial sums of dweight and dbias, as far as these are wanted: all of it, and the part of each."""
     count = (dweight is not None) + (dbias is not None)
     parts = empty(x, (count, programs, n), wide(x)) if count else None
-    own = parts[1] if count == 2 else parts  # a kernel needs only the address, and a view takes the host some microseconds
+    # A kernel needs only the address, and a view takes the host some microseconds.
+    own = parts[1] if count == 2 else parts
     return parts, (parts if dweight is not None else None, own if dbias is not None else None)
 
 

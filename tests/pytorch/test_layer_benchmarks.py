@@ -13,6 +13,7 @@ pytest.importorskip("torch.library", reason="torch is not installed; `make test-
 
 import torch
 
+import blocknb.torch
 from blocknb.bench.torch_layers import layers, llama, overheads, session
 from blocknb.bench.torch_layers.cases import LayerCase, LayerInputs, layer_cases
 from blocknb.bench.torch_layers.session import StepClock
@@ -113,7 +114,11 @@ def test_a_small_llama_shares_parameters_and_is_compared_with_fp32(monkeypatch: 
     assert found.off[llama.OURS][1] <= llama.SLACK * found.off[llama.EAGER][1]
     assert found.verdicts() and found.rows()[0]["contestant"] == llama.OURS
     model = llama.model_of(size, "cpu", 1)
-    assert llama.sharing(model).lm_head.weight is model.lm_head.weight
+    copied = llama.sharing(model)
+    assert copied.lm_head.weight is model.lm_head.weight
+    with blocknb.torch.replace(copied, attention="causal"):
+        used = copied.model.layers[0].self_attn.config._attn_implementation
+        assert used == "blocknb_causal" and model.config._attn_implementation == "sdpa"
 
 
 @pytest.mark.parametrize("name", ["torch_layers", "torch_llama", "torch_overheads"])

@@ -93,7 +93,6 @@ def contestants(model: Any, parameters: dict[str, Any], tokens: Any) -> dict[str
 
     def ours(**options: Any) -> LlamaStep:
         replaced = sharing(model)
-        replaced.config = replaced.model.config = copy.deepcopy(model.config)
         blocknb.torch.replace(replaced, **options)
         return LlamaStep(torch.compile(replaced, backend="blocknb", dynamic=False), parameters, tokens)
 
@@ -209,12 +208,20 @@ def measure(size: LlamaSize, clock: StepClock, seed: int = 1, keep: session.Keep
         except Exception as error:  # a compiler may raise anything; the others are measured anyway
             results.problems[name] = f"failed: {one_line(error)}"
         print(f"  {name}: {results.problems.get(name) or _line(results, name)}", flush=True)
-        keep(results.rows())
         for parameter in parameters.values():
             parameter.grad = None
+        if name == COMPILED:  # a first result, before another one compiles
+            results.times = _timed(steps, results, clock, {OURS, COMPILED})
+            print("\n".join(results.verdicts()), flush=True)
+        keep(results.rows())
     del exact
-    results.times = clock.cold({name: step for name, step in steps.items() if name not in results.problems})
+    results.times = _timed(steps, results, clock, set(steps))
     return results
+
+
+def _timed(steps: dict[str, LlamaStep], results: LlamaResults, clock: StepClock, names: set[str]) -> dict[str, Timing]:
+    """The times of those named contestants that have no problem."""
+    return clock.cold({name: s for name, s in steps.items() if name in names and name not in results.problems})
 
 
 def _first(

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import blocknb
 from blocknb.kernels.blocked_cross_entropy import block_of_classes, block_of_gradients
 from blocknb.runtime.launch_context import this_thread
 from blocknb.torch.nn.losses import check_target, reduced
@@ -45,6 +46,12 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
         total += torch.mm(a, b)
 
 
+def _add_to_parts(totals: list[Tensor], a: Tensor, b: Tensor) -> None:
+    """totals += a b, for parts of the rows."""
+    for total, rows in zip(totals, a.split(max(totals[0].shape[0], 1)), strict=True):
+        _add_product(total, rows, b)
+
+
 @torch_op("blocknb::linear_cross_entropy")
 def _linear_cross_entropy(
     x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int
@@ -68,23 +75,32 @@ def _linear_cross_entropy_backward(
     needs_x: bool, needs_weight: bool, needs_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of x, the weight and the bias; those that are not needed are empty."""
-    dx = torch.zeros(x.shape, dtype=sums_dtype(x), device=x.device) if needs_x else x.new_empty(0)
+    dx = x.new_empty(x.shape if needs_x else (0,)) if this_thread.skips or not needs_x else None
+    parts_of_x: list[Tensor] = []
     dweight = torch.empty_like(weight) if needs_weight else x.new_empty(0)
     dbias = torch.empty_like(bias) if needs_bias and bias is not None else x.new_empty(0)
     if not this_thread.skips:
         step = _block(x.shape[0])
+        if needs_x:  # in two parts of the rows, so that only half of it exists in both dtypes at the end
+            half = x.shape[0] if x.dtype == sums_dtype(x) else blocknb.cdiv(x.shape[0], 2)
+            parts_of_x = [torch.zeros_like(part, dtype=sums_dtype(x)) for part in x.split(max(half, 1))]
         for begin in range(0, weight.shape[0], step):
             gradients = _logits(x, weight, bias, begin, begin + step)
             block_of_gradients(gradients, target, dlosses, logsumexp, begin, ignore_index)
             part = slice(begin, begin + step)
             if needs_x:
-                _add_product(dx, gradients, weight[part])
+                _add_to_parts(parts_of_x, gradients, weight[part])
             if needs_weight:
                 torch.mm(gradients.t(), x, out=dweight[part])
             if needs_bias and bias is not None:
                 dbias[part] = gradients.sum(0, dtype=sums_dtype(x))
             del gradients
-    return dx.to(x.dtype), dweight, dbias
+    for i, total in enumerate(parts_of_x):
+        parts_of_x[i] = total.to(x.dtype)
+        del total
+    if dx is None:
+        dx = parts_of_x[0] if len(parts_of_x) == 1 else torch.cat(parts_of_x)
+    return dx, dweight, dbias
 
 
 @_linear_cross_entropy.backward(save=("x", "weight", "bias", "target", 1), undifferentiable=(1,))
