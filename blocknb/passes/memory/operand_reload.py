@@ -47,8 +47,8 @@ def operand_reload(func: Func, target: Target, notes: Notes) -> Func:
 
     Why: ptxas would spill. A spilled register costs a store and a load, and an `ldmatrix` brings four registers.
 
-    Limits: the buffer keeps its shared memory until the loop ends, so the pass does nothing where that exceeds it. The estimate of registers
-    leaves out addresses and masks.
+    Limits: the buffer keeps its shared memory until the loop ends. The pass does nothing where shared memory has no room for that. The
+    estimate of registers leaves out addresses and masks.
 
     Before:
 
