@@ -54,7 +54,7 @@ def test_a_card_shows_the_passes_before_the_failure():
     ran, failed = found["views"]
     assert "error" not in ran
     names = [stage["name"] for stage in failed["stages"]]
-    assert names[0] == "parse" and names[-1] == "lower_conversions" and "shared_memory_allocation" not in names
+    assert names[0] == "parse" and names[-1] == "operand_reload" and "shared_memory_allocation" not in names
     assert f"in shared_memory_allocation, after {len(names)} stages" in failed["error"]
     assert all("dot" in read(found["blobs"], stage["text"])["text"] for stage in failed["stages"])
     assert failed["code"] == {}

@@ -210,3 +210,24 @@ def test_a_disabled_pass_changes_nothing():
 def test_a_cpu_does_not_prefetch_into_registers():
     func = parsed(shared_rows, {"x": floats(2, 50), "out": floats(2, 50), "m": 2, "n": 50, "B": 64}, num_stages=2)
     assert "register_prefetch" not in [stage.name for stage in passes.run(func, Target.parse("cpu"))[1]]
+
+
+# -- a few registers for the scales of a product
+
+
+@blocknb.kernel
+def scaled_products(x, y, scales, out, n, ROWS: bl.constexpr, K: bl.constexpr):
+    row, k = bl.arange(0, ROWS), bl.arange(0, K)
+    total = bl.zeros((ROWS, ROWS), bl.float32)
+    for start in range(0, n, K):
+        a = bl.load(x + row[:, None] * n + start + k[None, :])
+        b = bl.load(y + (start + k)[:, None] * ROWS + row[None, :])
+        total = total * bl.load(scales + start // K * ROWS + row)[:, None] + bl.dot(a, b)
+    bl.store(out + row[:, None] * ROWS + row[None, :], total)
+
+
+def test_scales_are_loaded_early_although_the_product_takes_all_registers():
+    arrays = {**dict.fromkeys("xy", "*fp16:16"), **dict.fromkeys(("scales", "out"), "*fp32:16")}
+    trace = scaled_products.trace(**arrays, n="i32:16", ROWS=128, K=64, num_warps=2, num_stages=3)
+    stage = next(stage for stage in trace.stages if stage.name == "register_prefetch")
+    assert any("loaded 1 iteration ahead, in 2 registers per thread" in text for text in texts(stage, "info"))

@@ -14,6 +14,7 @@ from blocknb.analysis.liveness import Liveness, registers
 from blocknb.analysis.residency import MOST_REGISTERS
 from blocknb.ir.build import Rebuild, emit_copy
 from blocknb.ir.core import Func, Op, Value, blocks, definitions, uses
+from blocknb.passes.memory.shared_memory_allocation import place
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.tile.register_prefetch import ROOM
 from blocknb.target import Target
@@ -46,7 +47,8 @@ def operand_reload(func: Func, target: Target, notes: Notes) -> Func:
 
     Why: ptxas would spill. A spilled register costs a store and a load, and an `ldmatrix` brings four registers.
 
-    Limits: the buffer keeps its shared memory until the loop ends. The estimate of registers leaves out addresses and masks.
+    Limits: the buffer keeps its shared memory until the loop ends. The pass does nothing where shared memory has no room for that. The
+    estimate of registers leaves out addresses and masks.
 
     Before:
 
@@ -63,9 +65,15 @@ def operand_reload(func: Func, target: Target, notes: Notes) -> Func:
         }
     """
     plan = ReloadPlan(func)
+    if not plan.moved:
+        return func
+    made = rebuilt(func, plan.moved)
+    if place(made)[1] > target.max_shared:
+        notes(None, "operands stay in registers: shared memory has no room for them throughout the loop", "missed")
+        return func
     for load, text in plan.texts:
         notes(load, text)
-    return rebuilt(func, plan.moved) if plan.moved else func
+    return made
 
 
 class ReloadPlan:
