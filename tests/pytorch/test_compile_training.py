@@ -10,7 +10,6 @@ from torch_models import MODELS, loss_of
 
 import blocknb.torch
 
-
 #: The blocks of "small_gpt" are such blocks.
 PART_OF_ANOTHER = {"transformer_block"}
 
