@@ -10,8 +10,13 @@ from torch_models import MODELS, loss_of
 
 import blocknb.torch
 
+#: The blocks of "small_gpt" are such blocks.
+PART_OF_ANOTHER = {"transformer_block"}
 
-@pytest.mark.parametrize("name", MODELS)
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.full if name in PART_OF_ANOTHER else ()) for name in MODELS]
+)
 def test_a_compiled_model_has_the_loss_and_the_gradients_of_eager_in_float64(name):
     model, value = MODELS[name]()
     reference = copy.deepcopy(model).double()
