@@ -164,7 +164,7 @@ def render(found: Mapping[str, tuple[str, ...]]) -> str:
             last = group(name)
             lines += [
                 f"\n## {last}\n",
-                "| name | IR | Python | CPU | GPU | Triton | |",
+                "| name | IR | Python | CPU | GPU | Triton | meaning |",
                 "|---|---|---|---|---|---|---|",
             ]
         cells = " | ".join(cell.replace("|", "\\|") for cell in found[name])

@@ -6,6 +6,7 @@
 import '../style/index.css';
 
 import { type Card, mount } from './core/mount';
+import { mountComposed } from './core/mount_composed';
 import { mountView } from './core/mount_view';
 import { problemOf, readable } from './core/documents';
 import { targetText, readTarget } from './core/link_target';
@@ -48,9 +49,14 @@ scripts.forEach((script, i) => {
     if (!readable(doc)) {
       throw new Error(problemOf(doc));
     }
+    const copy = (text: string): void => void navigator.clipboard?.writeText(text);
+    if (doc.widget) {
+      mountComposed(container, doc.widget, { state: 'saved', copy });
+      return;
+    }
     const card = mount(container, doc, {
       state: 'saved',
-      copy: (text) => void navigator.clipboard?.writeText(text),
+      copy,
       link: (at) => `${location.href.replace(/#.*/, '')}#${id}=${targetText(at)}`,
     });
     cards.set(id, card);

@@ -6,15 +6,18 @@ sphinx.ext.autodoc reads reStructuredText only. The domain makes the names finda
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from enum import Enum
 from functools import cached_property
+from inspect import Parameter, Signature
 from types import ModuleType
 from typing import Any
 
-from sphinx.util.inspect import signature, stringify_signature
+from sphinx.util.inspect import object_description, signature, stringify_signature
 
 #: The packages with a page.
 PACKAGES = (
@@ -27,6 +30,8 @@ PACKAGES = (
     "blocknb.learn",
 )
 SECTIONS = ("Functions", "Classes", "Errors", "Modules", "Constants")
+#: The path of a page in a docstring, which becomes a link with the title of the page.
+_PAGE = re.compile(r"(?<![\w/(`\[])docs/[\w/]+\.md\b")
 _INDENTED = re.compile(r"(?:^(?: {4}.*)?\n)*^ {4}.*$", re.MULTILINE)
 
 
@@ -42,9 +47,7 @@ def page(package: str) -> str:
         groups[_section(value)].append(name)
     blocks = [f"# {package}", f"```{{py:module}} {package}\n```", markdown(module)]
     for section, members in groups.items():
-        if section == "Constants" and members:
-            blocks += [f"## {section}", fence("py:data", "\n".join(members), "")]
-        elif members:
+        if members:
             blocks += [f"## {section}", *(entry(name, getattr(module, name)) for name in members)]
     return "\n\n".join(blocks) + "\n"
 
@@ -65,6 +68,8 @@ def entry(name: str, value: Any) -> str:
     if isinstance(value, type):
         kind = "py:exception" if issubclass(value, BaseException) else "py:class"
         return fence(kind, name + arguments(value), "\n\n".join([markdown(value), *members(value)]))
+    if not callable(value):
+        return fence("py:data", name, getattr(value, "says", ""), type=type(value).__name__)  # of a rule, its sentence
     return fence("py:function", name + arguments(value), markdown(value))
 
 
@@ -82,21 +87,35 @@ def members(cls: type) -> Iterator[str]:
 
 
 def arguments(value: Any, bound: bool = False) -> str:
-    """The parameters as their source has them, without `self`; empty where Python knows no signature."""
+    """The parameters as their source has them, without `self`; empty for an enumeration, and where Python knows no signature."""
+    if isinstance(value, type) and issubclass(value, Enum):
+        return ""
     try:
         found = signature(value)
     except (TypeError, ValueError):
         return ""
-    if bound:
-        found = found.replace(parameters=list(found.parameters.values())[1:])
+    given = [_readable(parameter) for parameter in found.parameters.values()]
+    returned = Signature.empty if isinstance(value, type) else found.return_annotation
+    found = found.replace(parameters=given[1:] if bound else given, return_annotation=returned)
     return stringify_signature(found, unqualified_typehints=True)
+
+
+def _readable(parameter: Parameter) -> Parameter:
+    """The parameter, with `...` for a default that Python cannot read back, such as a function; Sphinx then cannot parse the others."""
+    if parameter.default is Parameter.empty:
+        return parameter
+    try:
+        ast.parse(object_description(parameter.default), mode="eval")
+    except SyntaxError:
+        return parameter.replace(default=...)
+    return parameter
 
 
 def markdown(value: Any) -> str:
     """The docstring of an object itself, not of its base class, with blocks of code in fences."""
     if not vars(value).get("__doc__") if isinstance(value, type) else not getattr(value, "__doc__", None):
         return ""
-    text = inspect.cleandoc(value.__doc__)
+    text = _PAGE.sub(r"[](../\g<0>)", inspect.cleandoc(value.__doc__))
     return _INDENTED.sub(lambda match: f"\n```default\n{inspect.cleandoc(match[0])}\n```", text)
 
 

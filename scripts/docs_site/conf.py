@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,9 @@ copybutton_selector = "div.highlight pre"
 toc_object_entries_show_parents = "hide"
 python_maximum_signature_line_length = 100
 
+_NAME = re.compile(r'(?<=<span class="pre">)[^<\s]{24,}(?=</span>)')
+_JOINT = re.compile(r"(?:/|_|\.|::)(?=\w)")
+
 
 def setup(app: Any) -> None:
     """Adds the viewer of the card to the pages that have cards, and the language of the IR."""
@@ -45,11 +49,17 @@ def setup(app: Any) -> None:
         raise FileNotFoundError("the lab extension, whose viewer shows the cards, is not built: run make install")
     app.config.html_static_path.append(str(found[1] / "viewer"))
     app.connect("html-page-context", _viewer)
+    app.connect("html-page-context", _breaks)
+
+
+def _breaks(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Lets the long name of a file or a test break after `/`, `_`, `.` and `::`, so that it does not widen its column of a table."""
+    if "body" in context:
+        context["body"] = _NAME.sub(lambda found: _JOINT.sub(r"\g<0><wbr>", found[0]), context["body"])
 
 
 def _viewer(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
     if f'<script type="{MIME}">' in context.get("body", ""):
         app.add_css_file("blocknb.css")
-        app.add_css_file("cards.css")
         app.add_js_file("viewer.js", loading_method="defer")
         app.add_js_file("cards.js", loading_method="defer")

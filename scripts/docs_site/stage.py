@@ -48,8 +48,8 @@ DESIGN = """# Design
 Each page gives the reason for a decision, and the IR before and after.
 """
 _LINK = re.compile(r"\]\(([\w./-]+)\)")
-#: A link whose text is the name of a page. Without a text Sphinx writes the title of the page or of its section.
-_NAMED = re.compile(r"(?<!!)\[[\w./-]+\.(?:md|ipynb)\](?=\((?!\w+:))")
+#: A link whose text is the name of a page or of a folder. Without a text Sphinx writes the title of the page or of its section.
+_NAMED = re.compile(r"(?<!!)\[[\w./-]+(?:\.md|\.ipynb|/)\](?=\((?!\w+:))")
 
 
 def main() -> int:

@@ -249,7 +249,7 @@ def directed(mode: str) -> None:
         "div": (division, "x / y", "(1.0, 3.0)", 0.333333313, 0.333333343),
         "rcp": (reciprocal, "1 / x", "(3.0)", 0.333333313, 0.333333343),
         "sqrt": (square_root, "sqrt(x)", "(5.0)", 2.23606777, 2.23606801),
-        "fma": (fused_multiply_add, "x * y + z, once,", "(2.0, 3.0, 1.0)", 7.0, 7.0),
+        "fma": (fused_multiply_add, "x * y + z as one operation", "(2.0, 3.0, 1.0)", 7.0, 7.0),
     }
     for name, (function, what, arguments, down, up) in functions.items():
         example = f"{arguments}  # {up if mode == 'ru' else down}"
