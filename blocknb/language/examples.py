@@ -94,7 +94,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "tl.xor_shuffle(tl.arange(0, 4), 0, 1)  # [1, 0, 3, 2]"),
     # -- loops and compile time
     "range": (
-        "The bounds are integers, computed in int32 or int64. The step may be negative. With `num_stages=k`, a GPU issues loads k - 1 "
+        "The bounds are integers, computed in int32 or int64. The step may be negative. With `num_stages=k`, a GPU issues loads `k-1` "
         "iterations early. No keyword changes a result.",
         "total = 0\nfor i in tl.range(0, 10, 3):\n    total += i\ntotal  # 18",
     ),

@@ -100,6 +100,14 @@ def arguments(value: Any, bound: bool = False) -> str:
     return stringify_signature(found, unqualified_typehints=True)
 
 
+class _Omitted:
+    """A default that a signature shows as `...`."""
+
+    def __repr__(self) -> str:
+        """The text in the signature."""
+        return "..."
+
+
 def _readable(parameter: Parameter) -> Parameter:
     """The parameter, with `...` for a default that Python cannot read back, such as a function; Sphinx then cannot parse the others."""
     if parameter.default is Parameter.empty:
@@ -107,7 +115,7 @@ def _readable(parameter: Parameter) -> Parameter:
     try:
         ast.parse(object_description(parameter.default), mode="eval")
     except SyntaxError:
-        return parameter.replace(default=...)
+        return parameter.replace(default=_Omitted())
     return parameter
 
 

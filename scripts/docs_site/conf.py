@@ -32,6 +32,7 @@ html_show_sphinx = False
 # GitHub and JupyterLab make an anchor of each heading; so does the site.
 myst_heading_anchors = 6
 nb_execution_mode = "off"  # notebooks.py runs them
+nb_merge_streams = True  # a table that a loop prints arrives in pieces
 nb_ipywidgets_js = {}  # scripts of other sites, for widgets, which need a kernel
 copybutton_selector = "div.highlight pre"
 toc_object_entries_show_parents = "hide"
