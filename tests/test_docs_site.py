@@ -11,6 +11,7 @@ import nbformat
 import pytest
 
 import blocknb
+import blocknb.language as tl
 from blocknb import learn
 from blocknb.notebook.document import MIME
 
@@ -94,5 +95,27 @@ def test_the_api_reference_has_signatures_members_and_code_in_fences(monkeypatch
     assert "{py:method} compile(" in api.entry("Kernel", blocknb.Kernel)
     text = api.page("blocknb.language")
     assert "Example:\n\n```default\ntl.abs(" in text
-    assert "\nfloat16\n" in text
+    assert "{py:data} float16\n:type: DType\n" in text
     assert "\nslice\n" not in text and "slice(" not in text
+
+
+def test_a_signature_has_no_default_that_sphinx_cannot_parse(monkeypatch):
+    pytest.importorskip("sphinx")
+    api = loaded("api", monkeypatch)
+    assert api.arguments(learn.ProofReport).startswith(
+        "(name: str, failures: list[str] = ..., mistakes: tuple[int, int] = (0, 0)"
+    )
+    assert not api.arguments(learn.Unit).endswith("None"), "a class returns no None"
+    assert api.arguments(tl.PropagateNan) == ""
+    assert "propagate_nan=PropagateNan.NONE" in api.arguments(tl.clamp)
+    assert learn.no_spills.says in api.entry("no_spills", learn.no_spills)
+    assert "[](../docs/learn.md)" in api.markdown(learn)
+
+
+def test_a_long_name_may_break_and_a_short_one_stays(monkeypatch):
+    pytest.importorskip("sphinx")
+    conf = loaded("conf", monkeypatch)
+    page = {"body": '<span class="pre">tests/browser/test_page.py::test_a</span> <span class="pre">num_warps</span>'}
+    conf._breaks(None, "page", "page.html", page, None)
+    assert "tests/<wbr>browser/<wbr>test_<wbr>page.<wbr>py::<wbr>test_<wbr>a<" in page["body"]
+    assert ">num_warps<" in page["body"]

@@ -5,7 +5,7 @@ import { describe, expect, test, vi } from 'vitest';
 import { problemOf, readable } from '../src/core/documents';
 import { mountComposed } from '../src/core/mount_composed';
 import { mountView, type ViewState } from '../src/core/mount_view';
-import type { Composed, Document } from '../src/core/schema';
+import { type Composed, type Document, MIME } from '../src/core/schema';
 import { fixture, saved, until } from './fixtures';
 import tilesFixture from './fixtures/tiles.json';
 
@@ -169,6 +169,18 @@ describe('a composition', () => {
     expect(place.querySelector('img')!.src).toBe('data:image/png;base64,iVBORw0=');
     remove();
     expect(place.children.length).toBe(0);
+  });
+
+  test('an exported page shows it, not an empty card', async () => {
+    const script = document.createElement('script');
+    script.type = MIME;
+    script.textContent = JSON.stringify(compose(view));
+    document.body.replaceChildren(script);
+    vi.stubGlobal('matchMedia', () => ({ matches: false, addEventListener: () => {} }));
+    await import('../src/standalone');
+    await until(() => sides(document.body).includes('IR after coalesce'));
+    expect(document.querySelector('.bnb-tabs')).toBeNull();
+    vi.unstubAllGlobals();
   });
 
   test.each<[string, unknown]>([
