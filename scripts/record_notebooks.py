@@ -12,6 +12,9 @@ notebook without outputs. Without a GPU the script refuses in one line. The exit
 from __future__ import annotations
 
 import argparse
+import base64
+import gzip
+import json
 import os
 import platform
 import re
@@ -37,6 +40,12 @@ PLACES = (
     (re.compile(r"(?<![\w/])/(?:[\w.-]+/)*site-packages/"), "site-packages/"),
     (re.compile(r"(?<![\w/])/(?:[\w.-]+/)*ipykernel_\d+/"), "ipykernel/"),
     (re.compile(r"(?<![\w/])/(?:[\w.-]+/)+(?=\w\w/c\w{51}\.py)"), "torchinductor/"),
+)
+#: The same in the packed texts of a card, where a mark stands for each number (see blocknb.notebook.blobs).
+PACKED = re.compile(r"H4sI[A-Za-z0-9+/=]+( [0-9a-f]{16})?")
+PACKED_PLACES = (
+    (re.compile(r"(?<![\w/])/(?:[\w.-]+/)*(?=ipykernel_)"), ""),
+    (re.compile(r'(?<=directory: ")/(?:[\w.-]+/)+'), "torchinductor/"),
 )
 LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
 
@@ -225,16 +234,21 @@ def moved(found: re.Match[str], origin: Path, to: Path) -> str:
     return f"{found[1]}{os.path.relpath(target, to.parent)}{found[3]}" if target.exists() else found[0]
 
 
-def cleaned(value: Any) -> Any:
-    """An output without the folders and the name of this machine."""
+def cleaned(value: Any, places: Sequence[tuple[re.Pattern[str], str]] = PLACES) -> Any:
+    """An output without the folders and the name of this machine. A packed text keeps the name under which it is stored."""
     if isinstance(value, dict):
-        return type(value)({key: cleaned(inner) for key, inner in value.items()})
+        return type(value)({key: cleaned(inner, places) for key, inner in value.items()})
     if isinstance(value, list):
-        return [cleaned(inner) for inner in value]
+        return [cleaned(inner, places) for inner in value]
+    if isinstance(value, str) and PACKED.fullmatch(value):
+        packed, space, base = value.partition(" ")
+        content = json.loads(gzip.decompress(base64.b64decode(packed)))
+        clean = json.dumps(cleaned(content, PACKED_PLACES), separators=(",", ":"), ensure_ascii=False)
+        return base64.b64encode(gzip.compress(clean.encode(), 6, mtime=0)).decode() + space + base
     if isinstance(value, str):
         for text, instead in ((str(ROOT), "blocknb"), (str(Path.home()), "~"), (platform.node(), "host")):
             value = re.sub(rf"(?<![\w/]){re.escape(text)}(?!\w)", instead, value) if len(text) > 3 else value
-        for place, instead in PLACES:
+        for place, instead in places:
             value = place.sub(instead, value)
     return value
 

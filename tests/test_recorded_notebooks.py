@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from test_shown_names import ROOT, script
+
+from blocknb.notebook import blobs
 
 nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("nbclient")
@@ -60,6 +65,24 @@ def test_folders_of_a_machine_are_not_recorded(recorder: ModuleType) -> None:
     assert recorder.cleaned([inductor]) == [f"torchinductor/ab/c{'a' * 51}.py"]
     kept = "docs/site-packages/x, https://example.org/a/b, 3 /4"
     assert recorder.cleaned(kept) == kept
+
+
+def test_folders_of_a_machine_are_not_recorded_in_packed_texts(recorder: ModuleType) -> None:
+    lines = [f'%{i} = !DIFile(filename: "{i}.py", directory: "/tmp/some/ab")' for i in range(40)]
+    lines += [f"{i}, /tmp/ipykernel_61/9.py" for i in range(40)]
+    packed = blobs.pack({"text": "\n".join(lines), "lines": [0] * 80, "ops": [-1] * 80})
+    found = blobs.unpack(recorder.cleaned({"blobs": {"a": packed}})["blobs"]["a"])
+    assert found["text"].split("\n") == [
+        line.replace("/tmp/some/", "torchinductor/").replace("/tmp/", "") for line in lines
+    ]
+
+
+def test_no_recorded_notebook_names_a_folder_of_a_machine() -> None:
+    for path in sorted((ROOT / "docs" / "recorded").glob("*.ipynb")):
+        text = path.read_text()
+        packed = [match[0].partition(" ")[0] for match in re.finditer(r"H4sI[A-Za-z0-9+/=]{20,}", text)]
+        for part in (text, *(gzip.decompress(base64.b64decode(one)).decode() for one in packed)):
+            assert not re.search(r"/(tmp|opt|root|home)/", part), path
 
 
 def written(folder: Path, *sources: str) -> str:
