@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import global_operands, mask_of
-from blocknb.ir.core import Op, Value
+from blocknb.ir.core import Op, Value, is_volatile
 from blocknb.layouts.linear import Layout
 from blocknb.layouts.shared import SharedLayout
 
@@ -33,6 +33,16 @@ def accesses(facts: Facts, op: Op) -> list[tuple[int, ...]]:
             width = min(width, facts.constancy(mask, axis))
         width = max(1, width)
     return [tuple(range(start, start + width)) for start in range(0, layout.num_registers, width)]
+
+
+def equal_registers(facts: Facts, load: Op) -> int:
+    """A mask of the bits of a register's number that choose among equal elements: their addresses are equal, and the load has no mask.
+    0 if there are none, and if the load is volatile or ordered."""
+    pointer = load.args[0]
+    if len(pointer.type.shape) != 1 or is_volatile(load) or load.attrs.get("sem") or mask_of(load) is not None:
+        return 0
+    run = facts.constancy(pointer, 0)  # aligned runs: places that differ only in lower bits are in one run
+    return sum(1 << i for i, place in enumerate(pointer.type.layout.reg) if place < run) if run > 1 else 0
 
 
 def copy_width(facts: Facts, load: Op, buffer: Value, stored: Value) -> int:
