@@ -36,13 +36,13 @@ def accesses(facts: Facts, op: Op) -> list[tuple[int, ...]]:
 
 
 def equal_registers(facts: Facts, load: Op) -> int:
-    """A mask of the bits of a register's number that choose among equal elements: their addresses are equal, and the load has no mask.
-    0 if there are none, and if the load is volatile or ordered."""
-    pointer = load.args[0]
-    if len(pointer.type.shape) != 1 or is_volatile(load) or load.attrs.get("sem") or mask_of(load) is not None:
+    """A mask of the bits of a register's number that choose among equal elements of a load along one axis: address and mask are equal
+    there. 0 if there are none, and if the load is volatile or ordered."""
+    if len(load.args[0].type.shape) != 1 or is_volatile(load) or load.attrs.get("sem"):
         return 0
-    run = facts.constancy(pointer, 0)  # aligned runs: places that differ only in lower bits are in one run
-    return sum(1 << i for i, place in enumerate(pointer.type.layout.reg) if place < run) if run > 1 else 0
+    run = min(facts.constancy(operand, 0) for operand in load.args if operand.type.shape)
+    places = load.args[0].type.layout.reg  # in one aligned run if they differ only in lower bits
+    return sum(1 << i for i, place in enumerate(places) if place < run) if run > 1 else 0
 
 
 def copy_width(facts: Facts, load: Op, buffer: Value, stored: Value) -> int:

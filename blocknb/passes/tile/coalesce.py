@@ -78,10 +78,9 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
         if op.id in lines_to_copy and shape[-1] > 1:
             vectors = max(vectors, COPY_BYTES[0] // op.args[0].type.dtype.element.bytes)
         if op.name in ATOMICS:
-            # Lanes take consecutive addresses, one element each. The layout of the addends may have vectors. Numbers of 16 bits need them:
-            # a single one is added by a loop of compare-and-swap.
+            # Lanes take consecutive addresses: one element each, or a vector. The layout of the addends may have vectors, too.
             vec, why = vec if at_once(op, target, users) else 1, ""
-            vectors = min(vec, vectors) if op.args[0].type.dtype.element.bits == 16 else 1
+            vectors = min(vec, vectors)
         layout = blocked(shape, order, vectors, num_warps, warps=lines)
         rebuild.builder.append(new := revised(op, attrs={**op.attrs, "layout": layout, "vec": vec}))
         element = op.args[0].type.dtype.element
