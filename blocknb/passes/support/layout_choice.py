@@ -420,9 +420,7 @@ class LayoutChoice:
 
     def as_wide(self, op: Op, wanted: Layout, own: Layout) -> bool:
         """Whether an access in `wanted` moves vectors as wide as in `own`, and still fills whole sectors along the fast axis."""
-        if wanted == own or self.is_short_store(op):
-            return True
-        if not wanted.is_replicated and 1 < wanted.contiguous_registers(0) <= self.equal_addresses(op):
+        if wanted == own or self.costs_alike(op, wanted):
             return True
         vec, bytes = op.attrs.get("vec", 1), op.args[0].type.dtype.element.bytes
         first = own.reg[0] if own.reg and vec > 1 else own.lane[0]
@@ -440,6 +438,13 @@ class LayoutChoice:
             (width[0] >= width[1] or self.halves(op, wanted, *width))
             and reach[0] >= min(reach[1], SECTOR)
             and (small or wanted in self.fragments or not wanted.is_replicated or own.is_replicated)
+        )
+
+    def costs_alike(self, op: Op, wanted: Layout) -> bool:
+        """Whether an access costs no more than in its own layout: a short store, or a load whose neighbouring elements in a thread have one
+        address, so that it is issued once for them."""
+        return self.is_short_store(op) or (
+            not wanted.is_replicated and 1 < wanted.contiguous_registers(0) <= self.equal_addresses(op)
         )
 
     def halves(self, op: Op, wanted: Layout, width: int, own: int) -> bool:
