@@ -87,3 +87,15 @@ def place_of(layout, register, thread):
         for i, base in enumerate(bases):
             place ^= base if number >> i & 1 else 0
     return place
+
+
+@blocknb.kernel
+def look_up(places, table, out, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    found = tl.load(table + tl.load(places + i))
+    tl.store(out + i, found.to(tl.bfloat16))
+
+
+def test_scattered_numbers_are_loaded_in_the_layout_of_their_addresses():
+    ptx = look_up.compile("*i64:16", "*i64:16", "*bf16:16", 1024).asm["ptx"]
+    assert not re.findall(r"st\.shared\S*b64", ptx)

@@ -441,11 +441,14 @@ class LayoutChoice:
         )
 
     def costs_alike(self, op: Op, wanted: Layout) -> bool:
-        """Whether an access costs no more than in its own layout: a short store, or a load whose neighbouring elements in a thread have one
-        address, so that it is issued once for them."""
-        return self.is_short_store(op) or (
-            not wanted.is_replicated and 1 < wanted.contiguous_registers(0) <= self.equal_addresses(op)
-        )
+        """Whether an access costs no more than in its own layout: a short store, a load whose neighbouring elements in a thread have one
+        address, so that it is issued once for them, or one from loaded addresses, which no order of the lanes makes consecutive."""
+        if self.is_short_store(op):
+            return True
+        if op.name != "load" or len(op.args[0].type.shape) != 1 or wanted.is_replicated:
+            return False
+        scattered = self.anchored(op.args[0]) and self.facts.contiguity(op.args[0], 0) == 1
+        return scattered or 1 < wanted.contiguous_registers(0) <= self.equal_addresses(op)
 
     def halves(self, op: Op, wanted: Layout, width: int, own: int) -> bool:
         """Whether two loads of half the width replace one. They cost less than a conversion. In a loop the copies to shared memory
