@@ -48,10 +48,13 @@ def present_labels() -> frozenset[str]:
 
 @cache
 def present_keys() -> frozenset[str]:
-    """The keys of a card's document, from the interface `Document` of the lab extension."""
-    schema = (SOURCES / "core" / "schema.ts").read_text(encoding="utf-8")
-    (body,) = re.findall(r"^export interface Document \{\n(.*?)^\}", schema, re.MULTILINE | re.DOTALL)
-    return frozenset(re.findall(r"^  (\w+)\??:", body, re.MULTILINE))
+    """The keys of a card's document, from the interfaces `Document` and `Parts` of the lab extension."""
+    found: set[str] = set()
+    for file, start in (("schema.ts", "Document extends Parts"), ("parts.ts", "Parts")):
+        text = (SOURCES / "core" / file).read_text(encoding="utf-8")
+        (body,) = re.findall(rf"^export interface {start} \{{\n(.*?)^\}}", text, re.MULTILINE | re.DOTALL)
+        found.update(re.findall(r"^  (\w+)\??:", body, re.MULTILINE))
+    return frozenset(found)
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import global_operands, mask_of
-from blocknb.ir.core import Op, Value
+from blocknb.ir.core import Op, Value, is_volatile
 from blocknb.layouts.linear import Layout
 from blocknb.layouts.shared import SharedLayout
 
@@ -33,6 +33,16 @@ def accesses(facts: Facts, op: Op) -> list[tuple[int, ...]]:
             width = min(width, facts.constancy(mask, axis))
         width = max(1, width)
     return [tuple(range(start, start + width)) for start in range(0, layout.num_registers, width)]
+
+
+def equal_registers(facts: Facts, load: Op) -> int:
+    """A mask of the bits of a register's number that choose among equal elements of a load along one axis: address and mask are equal
+    there. 0 if there are none, and if the load is volatile or ordered."""
+    if len(load.args[0].type.shape) != 1 or is_volatile(load) or load.attrs.get("sem"):
+        return 0
+    run = min(facts.constancy(operand, 0) for operand in load.args if operand.type.shape)
+    places = load.args[0].type.layout.reg  # in one aligned run if they differ only in lower bits
+    return sum(1 << i for i, place in enumerate(places) if place < run) if run > 1 else 0
 
 
 def copy_width(facts: Facts, load: Op, buffer: Value, stored: Value) -> int:

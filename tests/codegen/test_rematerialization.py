@@ -148,7 +148,7 @@ NORM = {"mean": "*fp32:16", "rstd": "*fp32:16", "m": "i32", "eps": "fp32", "CENT
 
 def compiled(kernel, n: int, warps: int, dtype: str = "fp16", without=()):
     """A trace for a row of n elements; arrays have the dtype unless the kernel needs another one."""
-    alone = {"residual": None, "added": None, "ROUND": False} if kernel is norm_kernel else {}
+    alone = {"residual": None, "added": None, "ROUND": False, "OFFSET": 0.0} if kernel is norm_kernel else {}
     given = STRIDES | NORM | alone | {"classes": "*i32:16", "loss": "*fp32:16", "B": n, "BLOCK": n}
     arguments = {p.name: given.get(p.name, f"*{dtype}:16") for p in kernel.source.parameters}
     return kernel.trace(**arguments, num_warps=warps, without=without)

@@ -1,4 +1,4 @@
-"""Lowers atomics: one predicated instruction for each element that a thread owns, or for a vector of fp32 sums.
+"""Lowers atomics: one predicated instruction for each element that a thread owns, or for a vector of sums.
 
 Some operations have no instruction. The maximum of floats compares their bits: as a signed maximum if the new value is positive, and as an
 unsigned minimum if it is negative. Below sm_90, bf16 is added in a loop of compare-and-swap. If a thread executes several atomics, one
@@ -138,14 +138,15 @@ class Atomics(OpLowering):
         return self.text.emit(f'call i{bits} asm sideeffect "{ptx}", "{",".join(constraints)}"({", ".join(inputs)})')
 
     def add_vector(self, op: Op, form: AtomicStep, register: int, words: Sequence[str], on: str) -> None:
-        """Adds fp32 numbers side by side (PTX ISA: red, `.vec_32_bit`)."""
+        """Adds fp32, fp16 or bf16 numbers side by side (PTX ISA: red, `.vec_32_bit` and `.vec_16_bit`)."""
         name, distance = self.addresses.of(op.args[0], register)
-        count = len(words)
-        inputs = [f"ptr addrspace(1) {name}", *(f"i32 {w}" for w in words)]
+        count, bits = len(words), form.dtype.bits
+        inputs = [f"ptr addrspace(1) {name}", *(f"i{bits} {w}" for w in words)]
         places = ", ".join(f"${1 + i}" for i in range(count))
         where = f"[$0+{distance}]" if distance else "[$0]"
-        ptx = f"red.{form.semantics}.{form.scope}.global.add.v{count}.f32 {where}, {{{places}}};"
-        self.text.asm(ptx, ["l", *["r"] * count, "~{memory}"], inputs, on=on)
+        what = f"noftz.v{count}.{form.dtype.short}" if bits == 16 else f"v{count}.{form.dtype.short}"
+        ptx = f"red.{form.semantics}.{form.scope}.global.add.{what} {where}, {{{places}}};"
+        self.text.asm(ptx, ["l", *[LETTER[bits]] * count, "~{memory}"], inputs, on=on)
 
     def float_extremum(self, form: AtomicStep, address: str, word: str, on: str) -> str:
         """The maximum or minimum of floats, by their bits: these are ordered as signed integers if positive, and reversed as unsigned

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blocknb.analysis.accesses import accesses
+from blocknb.analysis.accesses import accesses, equal_registers
 from blocknb.analysis.effects import mask_of
 from blocknb.codegen.gpu.context import KernelContext
 from blocknb.codegen.gpu.element_types import memory_bits
@@ -34,8 +34,12 @@ class GlobalMemory(OpLowering):
     def load(self, op: Op) -> None:
         """Issues every access of a load. A user that reads an element unpacks it from its word."""
         words: Words = {}
+        equal = equal_registers(self.facts, op)
         for registers in accesses(self.facts, op):
-            words |= self.read(op, registers)
+            if (first := (registers[0] & ~equal,)) in words:
+                words[registers] = words[first]
+            else:
+                words |= self.read(op, registers)
         self.registers.arrive(op, words)
 
     def stream(self, op: Op) -> None:

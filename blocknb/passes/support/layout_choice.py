@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 
+from blocknb.analysis import affine
 from blocknb.analysis.liveness import is_cheap
 from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, uses
 from blocknb.ir.traversal import forward_slice, reachable
@@ -50,6 +51,7 @@ class LayoutChoice:
     def __init__(self, func: Func):
         self.func, self.num_warps = func, func.attrs["num_warps"]
         self.defs, self.block_args = definitions(func), block_arguments(func)
+        self.facts = affine.analyze(func)
         self.cheap: dict[Value, bool] = {}
         self.groups = LayoutGroups()
         self.layouts: dict[Value, Layout] = {}
@@ -175,7 +177,14 @@ class LayoutChoice:
                 todo += [(x, layout) for x in op.args if OPS[op.name].kind in POINTWISE] if op is not None else []
 
     def weight(self, op: Op, iterations: float) -> float:
-        return iterations * op.args[0].type.size * op.args[0].type.dtype.element.bytes
+        """The bytes that an access moves. A load of one element for each run of equal addresses moves that element once per run."""
+        moved = op.args[0].type.size * op.args[0].type.dtype.element.bytes
+        return iterations * moved / self.equal_addresses(op)
+
+    def equal_addresses(self, op: Op) -> int:
+        """The length of the runs of equal addresses of a load of one axis, such as the load of a row's number for all columns."""
+        one_axis = op.name == "load" and len(op.args[0].type.shape) == 1
+        return self.facts.constancy(op.args[0], 0) if one_axis else 1
 
     def access_layout(self, op: Op) -> Layout:
         """The proposal of `coalesce`; if that pass was switched off, one element per thread in row-major order."""
@@ -411,7 +420,7 @@ class LayoutChoice:
 
     def as_wide(self, op: Op, wanted: Layout, own: Layout) -> bool:
         """Whether an access in `wanted` moves vectors as wide as in `own`, and still fills whole sectors along the fast axis."""
-        if wanted == own or self.is_short_store(op):
+        if wanted == own or self.costs_alike(op, wanted):
             return True
         vec, bytes = op.attrs.get("vec", 1), op.args[0].type.dtype.element.bytes
         first = own.reg[0] if own.reg and vec > 1 else own.lane[0]
@@ -430,6 +439,16 @@ class LayoutChoice:
             and reach[0] >= min(reach[1], SECTOR)
             and (small or wanted in self.fragments or not wanted.is_replicated or own.is_replicated)
         )
+
+    def costs_alike(self, op: Op, wanted: Layout) -> bool:
+        """Whether an access costs no more than in its own layout: a short store, a load whose neighbouring elements in a thread have one
+        address, so that it is issued once for them, or one from loaded addresses, which no order of the lanes makes consecutive."""
+        if self.is_short_store(op):
+            return True
+        if op.name != "load" or len(op.args[0].type.shape) != 1 or wanted.is_replicated:
+            return False
+        scattered = self.anchored(op.args[0]) and self.facts.contiguity(op.args[0], 0) == 1
+        return scattered or 1 < wanted.contiguous_registers(0) <= self.equal_addresses(op)
 
     def halves(self, op: Op, wanted: Layout, width: int, own: int) -> bool:
         """Whether two loads of half the width replace one. They cost less than a conversion. In a loop the copies to shared memory

@@ -29,6 +29,7 @@ from blocknb.trace import Notes
 #: Bytes per thread with which a warp moves a whole line of 128 bytes. A note about a narrower access has the kind "missed".
 LINE_BYTES = 4
 VECTORS_FROM = 90  # the compute capability from which one instruction adds a vector
+ADDED_AT_ONCE = (t.float32, t.float16, t.bfloat16)  # the element types of these vectors
 TMA_FROM = 90  # the compute capability from which TMA copies tiles
 
 
@@ -77,8 +78,9 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
         if op.id in lines_to_copy and shape[-1] > 1:
             vectors = max(vectors, COPY_BYTES[0] // op.args[0].type.dtype.element.bytes)
         if op.name in ATOMICS:
-            # Lanes take consecutive addresses, one element each. The layout of the addends may have vectors.
-            vec, vectors, why = vec if at_once(op, target, users) else 1, 1, ""
+            # Lanes take consecutive addresses: one element each, or a vector. The layout of the addends may have vectors, too.
+            vec, why = vec if at_once(op, target, users) else 1, ""
+            vectors = min(vec, vectors)
         layout = blocked(shape, order, vectors, num_warps, warps=lines)
         rebuild.builder.append(new := revised(op, attrs={**op.attrs, "layout": layout, "vec": vec}))
         element = op.args[0].type.dtype.element
@@ -102,8 +104,8 @@ def staged_lines(func: Func, facts: affine.Facts) -> set[int]:
 
 
 def at_once(op: Op, target: Target, users: Mapping[Value, Any]) -> bool:
-    """Whether one instruction may add several elements: fp32 from sm_90 on, if the old values are unused."""
-    adds = op.name == "atomic" and op.attrs["kind"] == "add" and op.args[0].type.dtype.element == t.float32
+    """Whether one instruction may add several elements: fp32, fp16 and bf16 from sm_90 on, if the old values are unused."""
+    adds = op.name == "atomic" and op.attrs["kind"] == "add" and op.args[0].type.dtype.element in ADDED_AT_ONCE
     return adds and target.capability >= VECTORS_FROM and not users.get(op.result)
 
 
