@@ -89,7 +89,7 @@ class LlamaStep:
 
 
 def without_mask(model: Any) -> None:
-    """Sets torch's attention for a model, as "sdpa" does, but without the mask that transformers makes in each compiled graph."""
+    """Sets torch's attention for a model, as "sdpa" does, but without the mask that transformers 5.17 makes in compiled graphs."""
     import transformers
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
