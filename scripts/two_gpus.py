@@ -292,10 +292,14 @@ def totals(reset: bool = False) -> Any:
 
 
 def arrays(options: Any) -> None:
-    """Runs each workload on pinned chunks and on others, and prints a line of figures for each."""
+    """Runs each workload on pinned chunks and on others, and prints a line of figures for each.
+
+    Raises RuntimeError at the end if a workload failed, gave a wrong result or held more than the limit.
+    """
     from dask.utils import parse_bytes
 
     limit = int(parse_bytes(options.limit or ("256 KiB" if options.small else "1 GiB")))
+    failed = []
     with client_of(options) as client:
         for pinned in (False,) if options.cpu else (True, False):
             given: list[Any] = []
@@ -307,6 +311,9 @@ def arrays(options: Any) -> None:
                     measure(one, client, options, limit, pinned, given)
                 except Exception:  # another workload may still run
                     traceback.print_exc()
+                    failed.append(f"{one.name}, chunks {'pinned' if pinned else 'not pinned'}")
+    if failed:
+        raise RuntimeError(f"failed: {'; '.join(failed)}")
 
 
 def measure(one: bw.Workload, client: Any, options: Any, limit: int, pinned: bool, given: list[Any]) -> None:

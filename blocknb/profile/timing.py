@@ -128,7 +128,7 @@ def clock_of(gpu: bool, cold: bool = True, clean: bool = False) -> Callable[[Cal
     try:
         import cupy  # noqa: F401
     except ImportError:
-        return TorchClock(cold)
+        return CleanTorchClock(cold) if clean else TorchClock(cold)
     return CleanEventClock(cold) if clean else EventClock(cold)
 
 
@@ -259,3 +259,11 @@ class TorchClock(EventClock):
 
     def elapsed(self) -> float:
         return float(self.begin.elapsed_time(self.end))
+
+
+class CleanTorchClock(TorchClock):
+    """A clock with events and memory of torch that flushes the L2 cache by reading, as CleanEventClock does."""
+
+    def fill(self) -> None:
+        """Reads the buffer."""
+        self.flush.max()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import subprocess
 import sys
@@ -60,6 +61,25 @@ def test_the_arrays_have_eight_times_the_limit_per_worker(script: ModuleType) ->
             held += one.bytes_in if one.name == "product" else 0  # the next term
             held += one.bytes_in - one.bytes_out if one.name == "stencil" else 0  # the pieces around the chunk
             assert 4 * held <= limit, "four tasks are in flight at once"
+
+
+def test_a_wrong_result_fails_the_script_after_the_other_workloads_ran(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    ran = []
+
+    def measure(one: Any, *_: Any) -> None:
+        ran.append(one.name)
+        if one.name == "stencil":
+            raise RuntimeError("the result differs by 1")
+
+    monkeypatch.setattr(script, "client_of", lambda options: contextlib.nullcontext())
+    monkeypatch.setattr(script, "arrays_of", lambda *_: [None])
+    monkeypatch.setattr(script, "measure", measure)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the script sets both
+    monkeypatch.setenv("PYTHONPATH", "")
+    assert script.main(["arrays", "--cpu", "--small"]) == 1
+    assert ran == NAMES and "failed: stencil, chunks not pinned" in capsys.readouterr().err
 
 
 @pytest.mark.full

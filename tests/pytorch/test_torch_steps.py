@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from blocknb.bench.suite.runner import BenchOptions
 from blocknb.bench.torch_steps import errors, fused, kernel_times, measured, peers, run
 from blocknb.bench.torch_steps.definition import RandomTensors, TorchStep
 from blocknb.bench.torch_steps.measured import TorchRow, TorchSession
+from blocknb.profile import timing
 from blocknb.profile.timing import summary
 
 pytestmark = pytest.mark.own_count
@@ -166,6 +168,27 @@ def test_a_step_that_cannot_be_made_leaves_the_others(monkeypatch, capsys):
     kept = []
     rows = run.run("torch_models", BenchOptions("cpu", rounds=2), lambda rows: kept.append(len(rows)))
     assert "no transformers" in rows[0]["problem"] and rows[1]["step"] == "doubled" and kept == [1, 2]
+    assert "  MISSED  ImportError: no transformers" in capsys.readouterr().out
+
+
+def test_steps_that_failed_are_missed_even_if_nothing_was_timed():
+    assert run.verdicts("torch_models", [], ["ImportError: no transformers"])[1:] == [
+        "  MISSED  ImportError: no transformers"
+    ]
+    failed = timed("failed", 1, 1)
+    del failed.times[peers.OURS]
+    assert run.verdicts("torch_models", [failed])[1:] == ["  MISSED  without a ratio: failed 1x1"]
+
+
+@pytest.mark.parametrize(("clean", "kind"), [(True, timing.CleanTorchClock), (False, timing.TorchClock)])
+def test_without_cupy_the_clock_is_torchs_and_reads_if_it_shall(monkeypatch, clean, kind):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr(timing.EventClock, "__init__", lambda self, cold: None)
+    clock = timing.clock_of(True, clean=clean)
+    assert type(clock) is kind
+    clock.flush = torch.zeros(8, dtype=torch.uint8)
+    clock.fill()
+    assert bool(clock.flush.any()) is not clean
 
 
 @pytest.mark.full

@@ -94,6 +94,10 @@ def _norms() -> list[LayerCase]:
     def gemma(r: LayerInputs, m: int, n: int) -> Tensors:
         return {"x": r.normal(m, n), "weight": r.normal(n, scale=0.1)}
 
+    def liger_group_norm() -> Callable[..., Any]:
+        function = _liger("liger_group_norm")()
+        return lambda x, weight, bias: function(x, weight, bias, x.shape[1], 32, 1e-5)
+
     return [
         LayerCase(
             "RMSNorm (llama)", ((8192, 4096), (8192, 2048)), (6, 40), normed,
@@ -125,7 +129,7 @@ def _norms() -> list[LayerCase]:
             "GroupNorm, 32 groups", ((16, 512, 4096),), (2, 64, 9),
             lambda r, m, c, s: {"x": r.normal(m, c, s), "weight": r.normal(c, scale=0.1, shift=1.0), "bias": r.normal(c)},
             lambda x, weight, bias: nn.group_norm(x, 32, weight, bias, 1e-5),
-            lambda: lambda x, weight, bias: _liger("liger_group_norm")()(x, weight, bias, x.shape[1], 32, 1e-5),
+            liger_group_norm,
             lambda x, weight, bias: torch.nn.functional.group_norm(x, 32, weight, bias, 1e-5), ("x", "weight", "bias"),
         ),
     ]  # fmt: skip

@@ -1,9 +1,9 @@
-"""`blocknb bench torch_layers`: the layers of blocknb.torch.nn against those of Liger-Kernel and of torch, forward and backward.
+"""`blocknb bench torch_layers`: the layers of blocknb.torch.nn against those of Liger-Kernel and their formulas in eager torch.
 
 Each contestant has its own copy of the inputs, because Liger-Kernel writes gradients over them. Outputs and gradients of blocknb and
-Liger-Kernel must agree with the formula in float64, computed by torch, before they are timed. Three times are taken in turns: forward and
-backward on the device with a cold L2 cache (`step`), the forward pass without gradients (`forward`), and forward and backward in a loop by
-the clock of the host (`loop`), which a launch from Python may bound. The peak memory is that above the inputs.
+Liger-Kernel must agree with the formula in float64, computed by torch, before they are timed. Three times are taken in turns. `step`:
+forward and backward on the device with a cold L2 cache. `forward`: without gradients. `loop`: forward and backward by the clock of the
+host, which launches may bound. The peak memory is that above the inputs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from blocknb.bench.torch_layers.cases import LayerCase, LayerInputs, Tensors, la
 from blocknb.bench.torch_layers.session import StepClock
 from blocknb.profile.timing import Timing
 
-OURS, LIGER, EAGER = "blocknb", "Liger", "torch"
+OURS, LIGER, EAGER = "blocknb", "Liger", "eager"
 KINDS = ("step", "forward", "loop")
 SECONDS = 1.0  # at most, for the rounds of one kind of time of one case
 LOOP = 2e-2  # seconds that a batch of the loop takes, about
@@ -198,7 +198,7 @@ def peak_bytes(call: Callable[[], Any]) -> int:
 
 WIDTHS = (27, 18, 9, 18, 18, 8, 8, 8, 8, 9, 9)
 COLUMNS = (
-    "layer", "shape", "step ms", "x Liger", "x torch", "fwd ms", "x Liger", "loop ms", "x Liger", "error", "Liger's",
+    "layer", "shape", "step ms", "x Liger", "x eager", "fwd ms", "x Liger", "loop ms", "x Liger", "error", "Liger's",
 )  # fmt: skip
 
 
@@ -228,8 +228,9 @@ def _aligned(cells: Sequence[str]) -> str:
     return f"  {first[0]:<{first[1]}}" + "".join(f" {cell:>{width}}" for cell, width in rest)
 
 
-def summary(rows: Sequence[LayerRow]) -> list[str]:
-    """The geometric means against Liger-Kernel by kind of time, the lowest ratio, and the peaks of the cases that compare memory."""
+def summary(rows: Sequence[LayerRow], peers: Sequence[str] = (LIGER, EAGER)) -> list[str]:
+    """The geometric means against Liger-Kernel by kind of time, the lowest ratio, the peaks of the cases that compare memory, and the cases
+    without a ratio. `peers` were asked for: without Liger-Kernel, a case needs only our time."""
     lines = []
     for kind in KINDS:
         found = [(r, f"{row.case.name} {row.shape}") for row in rows if (r := row.ratio(LIGER, kind)) is not None]
@@ -247,6 +248,9 @@ def summary(rows: Sequence[LayerRow]) -> list[str]:
             word = "goal" if share < 1 else "floor" if share == 1 else "MISSED"
             peaks = ", ".join(f"{name} {count / 2**20:.0f} MiB" for name, count in row.peaks.items())
             lines.append(f"  {word:<7}peak memory of {row.case.name} {row.shape}: {peaks}; {share:.2f} of Liger's")
+    missing = [row for row in rows if (row.ratio(LIGER) if LIGER in peers else row.times["step"].get(OURS)) is None]
+    if missing:
+        lines.append(f"  MISSED without a ratio: {', '.join(f'{row.case.name} {row.shape}' for row in missing)}")
     return lines
 
 
@@ -275,8 +279,7 @@ def run(options: BenchOptions, keep: session.Keep = lambda rows: None) -> list[R
                 try:
                     row = measure(case, size, clock, options.seed or 1, peers)
                 except torch.cuda.OutOfMemoryError as error:
-                    print(f"  {case.name} {size}: {one_line(error)}", flush=True)
-                    continue
+                    row = LayerRow(case, size, problems={"all": f"failed: {one_line(error)}"})
                 finally:
                     gc.collect()
                     torch.cuda.empty_cache()
@@ -285,7 +288,7 @@ def run(options: BenchOptions, keep: session.Keep = lambda rows: None) -> list[R
                 print("\n".join([line(row), *(f"    {name} {why}" for name, why in row.problems.items())]), flush=True)
     except KeyboardInterrupt:
         ended = [{"interrupted": True}]
-    print("\n".join(summary(rows)), flush=True)
+    print("\n".join(summary(rows, peers)), flush=True)
     return [*_document(rows), *ended]
 
 

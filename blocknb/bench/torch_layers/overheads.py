@@ -92,7 +92,7 @@ def launches(clock: StepClock) -> list[Row]:
             try:
                 calls[backend], kinds[backend] = launch_of(function, count, backend, clock.device)
             except Exception as error:  # the peer's compiler may raise anything; the other one is measured anyway
-                print(f"  {name}, {backend}: {one_line(error)}")
+                rows.append({"what": name, "by": backend, "problem": one_line(error)})
         times = clock.loop(calls, BATCH)
         rows += _rows(name, times, STATIC, OURS)
         if kinds.get(STATIC) not in ("StaticTritonCompileResult", None):
@@ -124,7 +124,7 @@ def _rows(name: str, times: dict[str, Timing], peer: str, ours: str) -> list[Row
 
 
 def verdicts(rows: list[Row]) -> list[str]:
-    """The largest time that a launch adds, and the time that an operator's call adds, against their limits."""
+    """The largest time that a launch adds, and the time that an operator's call adds, against their limits, and failed launches."""
     lines = []
     added = {row["what"]: row["added to the peer"] for row in rows if isinstance(row.get("added to the peer"), float)}
     launched = [added[name] for name in graphs() if name in added]
@@ -135,6 +135,7 @@ def verdicts(rows: list[Row]) -> list[str]:
         if found:
             word = session.verdict(max(found), floor, goal, lower=True)
             lines.append(f"  {word:<7}{title}: {max(found):.2f} us at most; floor {floor:g}, goal {goal:g}")
+    lines += [f"  MISSED {row['what']}, {row['by']}: {row['problem']}" for row in rows if row.get("problem")]
     return lines
 
 

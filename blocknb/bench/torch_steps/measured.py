@@ -6,7 +6,6 @@ On a CPU there is no CUDA graph, and eager takes the place of Triton: the check 
 from __future__ import annotations
 
 import gc
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,15 +13,14 @@ from blocknb.bench.suite.measure import Ratio, one_line, ratio_of
 from blocknb.bench.torch_steps import errors, kernel_times
 from blocknb.bench.torch_steps.definition import RandomTensors, TorchStep
 from blocknb.bench.torch_steps.peers import EAGER, OURS, TRITON, CapturedStep, compiled, launches
-from blocknb.profile.timing import Timing, interleaved, summary
+from blocknb.profile.timing import CleanTorchClock, Timing, TorchClock, interleaved, summary
 
 
 @dataclass
 class TorchRow:
     """The measurement of a step. Times are by peer: of the whole step (`times`), and inside its generated kernels (`inside`), both in
     milliseconds. `kernels` has (microseconds, launches) by peer and kernel. `launched` has the launched kernels by peer, `configs` their
-    configurations, and `by_blocknb` how many of ours blocknb compiled. `seconds` is the first call, with its compilation. `problems` says
-    why a time is missing."""
+    configurations, and `by_blocknb` how many of ours blocknb compiled. `problems` says why a time is missing."""
 
     step: TorchStep
     peer: str
@@ -33,7 +31,6 @@ class TorchRow:
     configs: dict[str, dict[str, str]] = field(default_factory=dict)
     by_blocknb: int = 0
     errors: dict[str, float] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -65,18 +62,6 @@ class TorchSession:
     @property
     def peer(self) -> str:
         return TRITON if self.device == "cuda" else EAGER
-
-
-def _clock(clean: bool) -> Any:
-    from blocknb.torch.inductor.measured import TorchClock
-
-    class CleanTorchClock(TorchClock):
-        """Flushes the L2 cache by reading."""
-
-        def fill(self) -> None:
-            self.flush.max()
-
-    return (CleanTorchClock if clean else TorchClock)(True)
 
 
 def measure(session: TorchSession, step: TorchStep) -> TorchRow:
@@ -111,11 +96,9 @@ def measure(session: TorchSession, step: TorchStep) -> TorchRow:
 
 
 def _captured(row: TorchRow, peer: str, inputs: list[Any]) -> CapturedStep:
-    """Compiles and captures a step. Notes the seconds of the first call, and the kernels that a call launches."""
+    """Compiles and captures a step. Notes the kernels that a call launches."""
     run, step = compiled(row.step, peer), row.step
-    begin = time.perf_counter()
     step.results(run, inputs)
-    row.seconds[peer] = time.perf_counter() - begin
     with launches() as found:
         step.results(run, inputs)
     row.launched[peer] = [one.name for one in found]
@@ -129,7 +112,9 @@ def _captured(row: TorchRow, peer: str, inputs: list[Any]) -> CapturedStep:
 
 def _timed(session: TorchSession, row: TorchRow, calls: dict[str, CapturedStep]) -> None:
     gpu = session.device == "cuda"
-    clock = _clock(session.clean) if gpu else None  # a new one: it knows calls by their ids
+    clock = (
+        (CleanTorchClock if session.clean else TorchClock)(True) if gpu else None
+    )  # a new one: it knows calls by their ids
     timings = interleaved(calls, gpu=gpu, rounds=session.rounds, warmup=2, clock=clock)
     session.cancelled = session.cancelled or timings.cancelled
     row.times = dict(timings)

@@ -53,10 +53,12 @@ def run(name: str, options: BenchOptions, keep: Keep = lambda rows: None) -> lis
     print(header(session.peer), flush=True)
     rows: list[Row] = []
     measured: list[TorchRow] = []
+    failed: list[str] = []
     for make in makers:
         row = attempted(session, make)
         if isinstance(row, str):
             print(f"  {row}", flush=True)
+            failed.append(row)
             rows.append({"benchmark": name, "problem": row, **where})
         else:
             measured.append(row)
@@ -66,7 +68,7 @@ def run(name: str, options: BenchOptions, keep: Keep = lambda rows: None) -> lis
         if session.cancelled:
             rows[-1]["interrupted"] = True
             break
-    print("\n".join(verdicts(name, measured)), flush=True)
+    print("\n".join(verdicts(name, measured, failed)), flush=True)
     return rows
 
 
@@ -111,7 +113,7 @@ def described(device: str) -> dict[str, str]:
 def header(peer: str) -> str:
     """The header line. "kernels" is the number of launches of generated kernels, and how many of them blocknb compiled."""
     columns = f"{'ms':>9} {'x ' + peer:>18} {'x, kernels only':>18}"
-    return f"  {'step':<20}{'shape':<22}{'kernels':>9}{columns}  errors: ours, {peer}, eager; compile s: ours, {peer}"
+    return f"  {'step':<20}{'shape':<22}{'kernels':>9}{columns}  errors: ours, {peer}, eager"
 
 
 def lines(row: TorchRow) -> list[str]:
@@ -120,9 +122,8 @@ def lines(row: TorchRow) -> list[str]:
     launched = f"{row.by_blocknb}/{len(row.launched.get(OURS, ()))}"
     peers = dict.fromkeys((OURS, row.peer, EAGER))
     found = " ".join(f"{row.errors[peer]:.1e}" if peer in row.errors else "-" for peer in peers)
-    seconds = " ".join(f"{row.seconds[peer]:.1f}" if peer in row.seconds else "-" for peer in (OURS, row.peer))
     line = f"  {row.step.name:<20}{row.step.shape:<22}{launched:>9}{f'{ours.median:.4f}' if ours else '-':>9}"
-    line += f" {_cell(row.ratio):>18} {_cell(row.kernel_ratio):>18}  {found}; {seconds}"
+    line += f" {_cell(row.ratio):>18} {_cell(row.kernel_ratio):>18}  {found}"
     notes = [f"    {row.step.note}"] if row.step.note else []
     return [line, *notes, *(f"    {peer}: {text}" for peer, text in row.problems.items()), *_slower(row)]
 
@@ -171,19 +172,21 @@ def as_json(row: TorchRow) -> Row:
         "same kernels": len({tuple(sorted(names)) for names in row.launched.values()}) == 1,
         "compiled by blocknb": row.by_blocknb,
         "relative errors": row.errors,
-        "compile seconds": row.seconds,
         "problems": row.problems,
     }
 
 
-def verdicts(name: str, rows: Sequence[TorchRow]) -> list[str]:
-    """The lines that compare the ratios against Triton with the floors, and count the kernels."""
+def verdicts(name: str, rows: Sequence[TorchRow], failed: Sequence[str] = ()) -> list[str]:
+    """The lines that compare the ratios against Triton with the floors, and count the kernels. `failed` says why steps have no row."""
     launched = sum(len(row.launched.get(OURS, ())) for row in rows)
     ours = sum(row.by_blocknb for row in rows)
     found = [f"  blocknb compiled {ours} of {launched} generated kernels that were launched"]
+    missed = [f"  MISSED  {text}" for text in failed]
+    if missing := [f"{row.step.name} {row.step.shape}" for row in rows if row.ratio is None]:
+        missed.append(f"  MISSED  without a ratio: {', '.join(missing)}")
     pairs = [(row.ratio.value, f"{row.step.name} {row.step.shape}") for row in rows if row.ratio is not None]
     if not pairs or any(row.peer != TRITON for row in rows):
-        return found
+        return found + missed
     floor, goal = FLOORS[name]
     lowest, where = min(pairs)
     means = {
@@ -196,9 +199,7 @@ def verdicts(name: str, rows: Sequence[TorchRow]) -> list[str]:
     )
     if floor[1] is not None and goal[1] is not None and (mean := means["steps"]):
         found.append(f"  {_word(mean, floor[1], goal[1])} mean {mean:.3f}; floor {floor[1]}, goal {goal[1]}")
-    if failed := [f"{row.step.name} {row.step.shape}" for row in rows if row.ratio is None]:
-        found.append(f"  MISSED  without a ratio: {', '.join(failed)}")
-    return found
+    return found + missed
 
 
 def _word(value: float, floor: float, goal: float) -> str:
