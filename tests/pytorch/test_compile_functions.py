@@ -10,7 +10,7 @@ import blocknb.torch
 
 #: Functions like others of the list, or whose values and gradients a quick run checks in test_compile_training.py.
 ALIKE = {
-    "gelu_tanh", "mish", "elu", "hardswish", "leaky_relu", "cumprod", "stack", "mlp", "layer_norm", "rms_norm", "group_norm", "softmax",
+    "gelu_tanh", "mish", "elu", "hardswish", "leaky_relu", "mlp", "layer_norm", "rms_norm", "group_norm", "softmax",
     "cross_entropy", "swiglu",
 }  # fmt: skip
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import inspect
 from typing import Any
 
 import pytest
@@ -75,6 +78,69 @@ def test_without_gradients_or_in_evaluation_there_are_logits_and_the_plain_loss(
     assert model.eval()(input_ids=ids).logits.shape == (2, 7, V)
 
 
+def test_in_training_without_labels_there_are_logits_also_after_a_step_with_labels() -> None:
+    model = model_of()
+    ids = torch.randint(1, V, (2, 7))
+    exact = model(input_ids=ids).logits
+    hidden = model.model(input_ids=ids).last_hidden_state
+    with replace(model, fused_loss=True):
+        assert model(input_ids=ids, labels=ids).logits.shape == (2, 7, H)
+        torch.testing.assert_close(model.lm_head(hidden), exact, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(model(input_ids=ids).logits, exact, rtol=1e-4, atol=1e-5)
+        place = list(inspect.signature(model.forward).parameters).index("labels")
+        assert model(ids, *[None] * (place - 1), ids).logits.shape == (2, 7, H)
+    assert "forward" not in vars(model)
+
+
+def test_the_fused_loss_works_in_a_copy_and_through_forward_as_peft_calls_it() -> None:
+    model = model_of()
+    ids = torch.randint(1, V, (2, 7))
+    exact = model(input_ids=ids, labels=ids).loss
+    replace(model, fused_loss=True)
+    for each in (model.forward, copy.deepcopy(model)):
+        found = each(input_ids=ids, labels=ids)
+        assert found.logits.shape == (2, 7, H)
+        torch.testing.assert_close(found.loss, exact, rtol=1e-5, atol=1e-6)
+
+
+def test_a_forward_of_the_instance_is_kept_and_comes_back() -> None:
+    model = model_of()
+    ids = torch.randint(1, V, (2, 7))
+    calls: list[Any] = []
+    inherited = model.forward
+
+    @functools.wraps(inherited)
+    def own(*args: Any, **more: Any) -> Any:
+        calls.append(more)
+        return inherited(*args, **more)
+
+    model.forward = own
+    with replace(model, fused_loss=True):
+        assert model(input_ids=ids, labels=ids).logits.shape == (2, 7, H) and len(calls) == 1
+    assert vars(model)["forward"] is own
+    changes = replace(model, fused_loss=True)
+    ours = model.forward
+    model.forward = lambda **more: ours(**more)  # as accelerate does
+    wrapped = model.forward
+    changes.undo()
+    assert model.forward is wrapped and model(input_ids=ids, labels=ids).logits.shape == (2, 7, V)
+
+
+def test_a_compiled_model_has_the_fused_loss_with_labels_and_logits_without() -> None:
+    model = model_of(use_cache=False)
+    ids = torch.randint(1, V, (2, 7))
+    _, exact = step(model, input_ids=ids, labels=ids)
+    logits = model(input_ids=ids).logits
+    replace(model, fused_loss=True)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    for _ in range(2):
+        found, values = step(compiled, input_ids=ids, labels=ids)
+        assert found.logits.shape == (2, 7, H)
+        close(values, exact)
+        torch.testing.assert_close(compiled(input_ids=ids).logits, logits, rtol=1e-4, atol=1e-5)
+
+
 def test_the_number_of_items_and_shifted_labels_are_those_of_transformers_losses() -> None:
     model = model_of()
     ids = torch.randint(1, V, (2, 7))
@@ -98,6 +164,16 @@ def test_causal_attention_refuses_what_needs_a_mask_and_attention_takes_it() -> 
         model.generate(ids[:1], max_new_tokens=2, do_sample=False)
     with replace(model, attention=True):
         torch.testing.assert_close(model(input_ids=ids, attention_mask=padding).logits[1], exact, rtol=1e-3, atol=1e-4)
+
+
+def test_causal_attention_refuses_packed_sequences_and_attention_takes_them() -> None:
+    model = model_of(use_cache=False)
+    packed = {"input_ids": torch.randint(1, V, (1, 7)), "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3]])}
+    exact = model(**packed).logits
+    with replace(model, attention="causal"), pytest.raises(ValueError, match="no packed sequences"):
+        model(**packed)
+    with replace(model, attention=True):
+        torch.testing.assert_close(model(**packed).logits, exact, rtol=1e-3, atol=1e-4)
 
 
 def test_a_compiled_model_has_no_mask_with_causal_attention(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,6 +210,44 @@ def test_a_model_that_does_not_fit_is_refused_and_stays() -> None:
     with pytest.raises(ValueError, match="ForCausalLMLoss"):
         replace(model, fused_loss=True)
     assert type(model.lm_head) is torch.nn.Linear and model.config._attn_implementation == "sdpa"
+
+
+class Wrapper(torch.nn.Module):
+    """Passes attributes on to the model in it, as PeftModel does."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("inner"), name)
+
+
+def test_the_fused_loss_refuses_a_wrapper_and_a_head_with_hooks() -> None:
+    model = model_of()
+    with pytest.raises(ValueError, match="Wrapper only wraps the model with lm_head: pass the inner model"):
+        replace(Wrapper(model), fused_loss=True)
+    handle = model.lm_head.register_forward_hook(lambda *_: None)
+    with pytest.raises(ValueError, match="lm_head, which has hooks"):
+        replace(model, fused_loss=True)
+    assert not {"_loss_function", "forward"} & set(vars(model)) and type(model.lm_head) is torch.nn.Linear
+    handle.remove()
+    assert replace(model, fused_loss=True).settings
+
+
+def test_an_error_of_any_kind_in_setting_the_attention_takes_the_loss_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of()
+
+    def fail(name: str) -> None:
+        raise RuntimeError("no attention here")
+
+    monkeypatch.setattr(model, "set_attn_implementation", fail, raising=False)
+    with pytest.raises(RuntimeError, match="no attention here"):
+        replace(model, attention=True, fused_loss=True)
+    assert not {"_loss_function", "forward"} & set(vars(model))
 
 
 def test_older_versions_of_transformers_give_the_positions_of_the_queries() -> None:

@@ -134,7 +134,6 @@ def test_strided_inputs_of_more_axes_give_the_same(ours: Any, exact: Any, shapes
     compare(ours, exact, [strided(*shape) for shape in shapes(3, 7)], torch.float32, factor=2.0)
 
 
-@pytest.mark.sampled(2)
 @by_name
 def test_compile_traces_a_whole_graph_forward_and_backward(ours: Any, exact: Any, shapes: Any) -> None:
     torch._dynamo.reset()
@@ -162,6 +161,21 @@ def test_rotary_embedding_matches_float64(dtype: Any, axis: int) -> None:
         assert torch.autograd.gradcheck(ours, inputs)
     else:
         compare(ours, exact, inputs, dtype)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_rotary_embedding_takes_queries_and_keys_of_other_batches(compiled: bool) -> None:
+    torch._dynamo.reset()
+    cos, sin = angles(5, 8, torch.float32)
+    function = (
+        torch.compile(nn.rotary_embedding, backend="aot_eager", fullgraph=True) if compiled else nn.rotary_embedding
+    )
+    compare(
+        lambda q, k: function(q, k, cos, sin),
+        lambda q, k: (rotated(q, cos.double(), sin.double()), rotated(k, cos.double(), sin.double())),
+        [random(2, 3, 5, 8), random(1, 1, 5, 8)],
+        torch.float32,
+    )
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ def direct_runner(
 ) -> Callable[..., None]:
     """`runner(x, y, z, stream, *values)` for the parameters of a kernel in their order, `pointers` of which are tensors.
 
-    `start` launches the kernel in general; only for a `Launcher` that packs its arguments as they are is there a fast path, otherwise the
-    function is `slow`, which takes the same arguments. The fast path is off while `recording` has elements.
+    `start` launches the kernel in general. Only a `Launcher` that packs its arguments as they are has a fast path. For others the function
+    is `slow`, which takes the same arguments. The fast path is off while `recording` has elements.
     """
     if (
         not isinstance(start, Launcher)

@@ -5,6 +5,9 @@ Both use what transformers offers for this: the registries of attention function
 
 from __future__ import annotations
 
+import functools
+import inspect
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -39,7 +42,8 @@ def causal_mask(*args: Any, **keywords: Any) -> None:
     """A function of Hugging Face's `AttentionMaskInterface` for batches without padding and without packed sequences: there is no mask.
 
     transformers makes a mask in each compiled graph, because there it cannot look whether sequences are packed, and a mask takes slower
-    kernels. Raises ValueError for a mask of padding, and for queries that continue a cache.
+    kernels. Raises ValueError for a mask of padding, and for queries that continue a cache. In eager mode it raises ValueError for packed
+    sequences, too. In a compiled graph they are not noticed.
     """
     if keywords.get("attention_mask") is not None:
         raise ValueError('attention="causal" takes no attention_mask: leave it out, or set attention=True')
@@ -49,6 +53,8 @@ def causal_mask(*args: Any, **keywords: Any) -> None:
         )
     if keywords.get("local_size") is not None and keywords["local_size"] < keywords["kv_length"]:
         raise ValueError('attention="causal" is for layers without a sliding window: set attention=True')
+    if not torch.compiler.is_compiling() and not keywords.get("allow_is_causal_skip", True):
+        raise ValueError('attention="causal" takes no packed sequences and no other mask: set attention=True')
 
 
 def use_attention(model: Any, causal: bool = False) -> Callable[[], None]:
@@ -69,31 +75,30 @@ def use_attention(model: Any, causal: bool = False) -> Callable[[], None]:
 
 
 class LossHead(torch.nn.Module):
-    """The linear head of a language model for `HeadLoss`: in training it passes the hidden states on, otherwise it returns logits.
+    """The linear head of a language model for `HeadLoss`. In training with labels it returns the hidden states, otherwise logits.
 
-    "In training" is in the mode `train()` and with gradients enabled. The parameters and the state_dict are those of the linear layer.
+    "In training" is in the mode `train()` and with gradients enabled. The model sets `labels_given` before each call of the head, which
+    then sets `passed_on`. The parameters and the state_dict are those of the linear layer.
     """
 
     def __init__(self, head: torch.nn.Linear) -> None:
         super().__init__()
         self.weight, self.bias = head.weight, head.bias
         self.in_features, self.out_features = head.in_features, head.out_features
-
-    @property
-    def passes_on(self) -> bool:
-        """Whether the hidden states are passed on."""
-        return self.training and torch.is_grad_enabled()
+        self.labels_given = self.passed_on = False
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps (..., in_features) to logits (..., out_features), or in training to itself."""
-        return x if self.passes_on else functional.linear(x, self.weight, self.bias)
+        """Maps (..., in_features) to logits (..., out_features), or in training with labels to itself."""
+        self.passed_on = self.labels_given and self.training and torch.is_grad_enabled()
+        self.labels_given = False
+        return x if self.passed_on else functional.linear(x, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
 
 
 class HeadLoss:
-    """The loss of a language model with a LossHead: `linear_cross_entropy` in training, else the loss that the model had."""
+    """The loss of a language model with a LossHead: `linear_cross_entropy` of hidden states, else the loss that the model had of logits."""
 
     def __init__(self, head: LossHead, plain: Callable[..., Any]) -> None:
         self.head, self.plain = head, plain
@@ -103,7 +108,7 @@ class HeadLoss:
         shift_labels: Tensor | None = None, **keywords: Any,
     ) -> Tensor:  # fmt: skip
         """The loss of hidden states (..., T, H) as `logits`, and classes (..., T); with the arguments of transformers' losses."""
-        if not self.head.passes_on:
+        if not self.head.passed_on:
             return self.plain(
                 logits, labels, vocab_size, num_items_in_batch=num_items_in_batch, ignore_index=ignore_index,
                 shift_labels=shift_labels, **keywords,
@@ -119,16 +124,49 @@ class HeadLoss:
         return loss if num_items_in_batch is None else loss / num_items_in_batch
 
 
+def _note_labels(model: Any) -> Callable[[], None]:
+    """Gives a model a `forward` that tells its LossHead whether there are labels. Returns what takes it back.
+
+    A hook would not do: PEFT calls `forward` of the model that it wraps, which runs no hooks.
+    """
+    before = model.__dict__.get("forward")
+    inherited = type(model).forward
+    names = list(inspect.signature(model.forward).parameters)
+    place = names.index("labels") if "labels" in names else None
+
+    @functools.wraps(inherited)
+    def forward(self: Any, *args: Any, **keywords: Any) -> Any:
+        head = self._modules["lm_head"]
+        if isinstance(head, LossHead):
+            labels = keywords.get("labels") if place is None or len(args) <= place else args[place]
+            head.labels_given = labels is not None
+        return inherited(self, *args, **keywords) if before is None else before(*args, **keywords)
+
+    model.forward = made = types.MethodType(forward, model)  # a method, so that a copy of the model gets its own
+
+    def undo() -> None:
+        if model.__dict__.get("forward") is not made:
+            return  # someone has wrapped it since; without a LossHead it changes nothing
+        if before is None:
+            del model.forward
+        else:
+            model.forward = before
+
+    return undo
+
+
 def fuse_loss(model: Any) -> tuple[torch.nn.Linear, LossHead, Callable[[], None]]:
     """Sets a HeadLoss for a model, and returns its head, the LossHead to put in its place, and what takes the loss back.
 
-    Raises ValueError for a model without a linear `lm_head`, and for one whose loss is not that of a causal language model.
+    Raises ValueError for a model without a linear `lm_head` of its own, and for one whose loss is not that of a causal language model.
     """
     head: Any = getattr(model, "lm_head", None)
     plain: Any = getattr(model, "loss_function", None)
+    kind = type(model).__name__
     if type(head) is not torch.nn.Linear or plain is None:
-        kind = type(model).__name__
         raise ValueError(f"fused_loss=True needs a model with a linear lm_head and a loss_function, not {kind}")
+    if model._modules.get("lm_head") is not head:
+        raise ValueError(f"fused_loss=True: {kind} only wraps the model with lm_head: pass the inner model")
     if getattr(plain, "__name__", "") != "ForCausalLMLoss":
         raise ValueError(f"fused_loss=True is for the loss ForCausalLMLoss, and the model has {plain!r}")
     if getattr(model.config, "final_logit_softcapping", None):
@@ -136,8 +174,10 @@ def fuse_loss(model: Any) -> tuple[torch.nn.Linear, LossHead, Callable[[], None]
     own = model.__dict__.get("_loss_function")
     made = LossHead(head).train(head.training)
     model.loss_function = HeadLoss(made, plain)
+    forget = _note_labels(model)
 
     def undo() -> None:
+        forget()
         if own is None:
             del model._loss_function
         else:

@@ -1,6 +1,6 @@
 """`replace(model)`: puts layers of blocknb into a model of torch or Hugging Face, explicitly and reversibly.
 
-Nothing is patched: each replaced module is one attribute of its parent, and `undo` restores it. A replacement shares the parameters of the
+No class is patched: each replaced module is one attribute of its parent, and `undo` restores it. A replacement shares the parameters of the
 original, so optimizers, checkpoints and `state_dict` see no difference. Modules are recognised by class name and by the parameters and
 attributes that their computation needs. Given inputs of the model, each replacement is compared with its original on the tensors that the
 original receives there, before it is put in place.
@@ -93,8 +93,8 @@ def replace(
 
     Two options are for language models of transformers, and raise ValueError for others. `attention` True sets `attention` for the model;
     "causal" also leaves out all masks, for batches without padding and packed sequences.
-    `fused_loss` computes the loss by `linear_cross_entropy` in training: no logits are made, and the output of the model has the last
-    hidden states in their place.
+    `fused_loss` computes the loss by `linear_cross_entropy` in training with labels: no logits are made, and the output of the model has
+    the last hidden states in their place.
     """
     if unknown := [name for name in only or () if name not in _MAKERS]:
         raise ReplacementError(
@@ -142,16 +142,18 @@ def _set_options(found: Replacements, planned: dict[str, tuple[Any, Any]], atten
     """Sets the attention and the loss of a model. Raises ValueError, with the model unchanged, for a model that does not fit."""
     if attention not in (False, True, "causal"):
         raise ValueError(f'attention is {attention!r}, but it must be True, False or "causal"')
-    if fused:
-        head, made, take_back = hugging_face.fuse_loss(found.model)
-        planned["lm_head"], found.settings["the loss without logits in training"] = (head, made), take_back
     try:
+        if fused:
+            head, made, take_back = hugging_face.fuse_loss(found.model)
+            planned["lm_head"], found.settings["the loss without logits in training"] = (head, made), take_back
+            if _has_hooks(head):
+                raise ValueError("fused_loss=True replaces lm_head, which has hooks: remove them first")
         if attention:
             take_back = hugging_face.use_attention(found.model, attention == "causal")
             found.settings["attention of blocknb" + (", causal without masks" if attention == "causal" else "")] = (
                 take_back
             )
-    except ValueError:
+    except Exception:
         found.undo()
         raise
 

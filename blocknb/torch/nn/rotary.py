@@ -19,10 +19,15 @@ def _last_contiguous(x: Tensor) -> Tensor:
 
 @torch_op("blocknb::rotary_embedding")
 def _rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, backward: bool) -> tuple[Tensor, Tensor]:
-    """Rotates q (batch, positions, heads, D) and k by the angles (batch or 1, positions, D)."""
+    """Rotates q (batch, positions, heads, D) and k, which may have another batch, by the angles (batch or 1, positions, D)."""
     q, k, cos, sin = (_last_contiguous(x) for x in (q, k, cos, sin))
     out = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k)]
-    launch(functools.partial(kernels.rotary, backward=backward), q, k, cos, sin, *out)
+    kernel = functools.partial(kernels.rotary, backward=backward)
+    if q.shape[:2] == k.shape[:2]:
+        launch(kernel, q, k, cos, sin, *out)
+    else:  # other numbers of batches, with the same angles
+        for x, rotated in ((q, out[0]), (k, out[1])):
+            launch(kernel, x, x[:, :, :0], cos, sin, rotated, rotated[:, :, :0])
     return out[0], out[1]
 
 
@@ -34,7 +39,8 @@ def _(saved: Any, dq: Tensor, dk: Tensor) -> Any:
 
 def rotary_embedding(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
     """Rotates q and k, (batch, heads, positions, D), or with `unsqueeze_dim` 2 (batch, positions, heads, D), by angles. Their
-    cosines and sines are (batch or 1, positions, D), the two halves of D alike. The angles get no gradient.
+    cosines and sines are (batch or 1, positions, D), the two halves of D alike. With 1, q and k may differ in their batch. The angles get
+    no gradient.
 
     Raises ValueError for shapes that do not fit, and for cos or sin that require a gradient.
     """
