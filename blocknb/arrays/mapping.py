@@ -20,7 +20,7 @@ from blocknb.arrays.dask_import import checked_arrays, parsed_limit
 from blocknb.arrays.halo import HaloPieces, HaloSpec, fits
 from blocknb.errors import LaunchError
 
-_NO_HALO = "none"
+_BOUNDARIES = ("reflect", "periodic", "nearest")
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ def map_blocks(
     chunks. `chunks`, `drop_axis` and `new_axis` are those of `dask.array.map_blocks`: they give the chunks of the result where they differ
     from those of the arrays.
 
-    `device="cuda"` streams chunks of NumPy through the GPU of each worker, which needs four threads or more. `limit`, such as "1 GiB",
-    bounds the bytes of all blocks in flight in a worker. Raises LaunchError without Dask, and for arguments that are not Dask arrays.
+    `device="cuda"` streams chunks of NumPy through the GPU of each worker. With four threads or more, copies overlap kernels. `limit`, such
+    as "1 GiB", bounds the bytes of all blocks in flight in a worker. Raises LaunchError without Dask, and for arguments that are not Dask arrays.
     """
     da = checked_arrays("map_blocks", arrays)
     call = block_call(wrapper, arrays, dtype, device, limit)
@@ -109,11 +109,11 @@ def map_overlap(
     depths = {axis: int(depth if not isinstance(depth, Mapping) else depth.get(axis, 0)) for axis in range(first.ndim)}
     edges = {axis: boundary.get(axis, "reflect") if isinstance(boundary, Mapping) else boundary for axis in depths}
     if (
-        any((isinstance(edge, str) and edge == _NO_HALO) or edge is None for edge in edges.values())
+        any(edge is None or (isinstance(edge, str) and edge not in _BOUNDARIES) for edge in edges.values())
         or min(depths.values()) < 0
     ):
         raise LaunchError(
-            f"map_overlap got depth={depth!r} and boundary={boundary!r}, with which a block at an edge has no halo",
+            f"map_overlap got depth={depth!r} and boundary={boundary!r}",
             hint='a depth is 0 or more, and a boundary is "reflect", "periodic", "nearest" or a number',
         )
     call = block_call(wrapper, arrays, dtype, device, limit)

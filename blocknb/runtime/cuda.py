@@ -18,15 +18,22 @@ from blocknb.target import Target, known
 
 
 @functools.cache
-def cupy() -> ModuleType:
-    """Imports CuPy. Raises LaunchError with the command that installs it."""
+def _cupy() -> ModuleType | None:
+    """CuPy, or None where it is not installed. A failed import is kept, because it searches all of sys.path."""
     try:
         import cupy as module
     except ImportError:
+        return None
+    return module
+
+
+def cupy() -> ModuleType:
+    """CuPy. Raises LaunchError with the command that installs it."""
+    if (module := _cupy()) is None:
         raise LaunchError(
             "launching on a GPU needs CuPy, or torch with CUDA for torch tensors",
             hint="pip install 'blocknb[cuda13]' (or blocknb[cuda12])",
-        ) from None
+        )
     return module
 
 

@@ -191,6 +191,7 @@ class Event:
     """An event of the current device; `ptr` is its handle."""
 
     def __init__(self, disable_timing: bool = False):
+        library().cuCtxSetCurrent(_context(_torch().cuda.current_device()))  # a new thread has no context
         self.ptr = _answer(_ADDRESS, "cuEventCreate", _NO_TIMING if disable_timing else 0)
         weakref.finalize(self, _destroy, library(), self.ptr).atexit = False
 

@@ -41,7 +41,7 @@ TOLD = 0.9  # workers hear of a better median if it is better by so much
 FETCHING = 5.0  # seconds for the result of a finished task
 KEEPING = 10.0  # seconds in which workers write the choice
 KEPT = 2**20  # bytes of a parcel that goes through the scheduler, where Dask is slow with large data
-#: Addresses of schedulers on this machine, with their workers.
+#: Addresses of schedulers on this machine, whose workers usually are, too.
 LOCAL = ("inproc://", "tcp://127.0.0.1", "tls://127.0.0.1")
 PATIENCE = 300.0  # seconds without any worker before the search fails; a cluster may queue new ones
 
@@ -218,9 +218,13 @@ class ClusterSearch:
             if len(self.data) <= KEPT:
                 self.sent = self.client.submit(Parcel, parcel.data, key=f"tuning-{uuid.uuid4().hex}")
                 return True
-            direct = self.client.scheduler.address.startswith(LOCAL) or None  # not through the scheduler
-            with contextlib.suppress(OSError, KeyError):  # of Dask, which looks up workers that are gone
-                self.sent = self.client.scatter(parcel, hash=False, direct=direct, timeout=LOOKS)
+            local = self.client.scheduler.address.startswith(LOCAL)
+            for direct in (
+                (True, None) if local else (None,)
+            ):  # a tunnel has such an address, too; then the scheduler sends it
+                with contextlib.suppress(OSError, KeyError):  # of Dask, which looks up workers that are gone
+                    self.sent = self.client.scatter(parcel, hash=False, direct=direct, timeout=LOOKS)
+                    break
         return self.sent is not None
 
     def _submit(self, member: Member, task: Callable[..., Any], *args: Any) -> None:

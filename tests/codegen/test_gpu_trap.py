@@ -46,5 +46,6 @@ def test_the_cpu_tests_the_assertion_as_with_true():
 
 
 def test_another_value_is_refused():
-    with pytest.raises(LaunchError, match="debug is True, False, \"trap\"|debug is 'halt'"):
+    with pytest.raises(LaunchError, match="debug is 'halt'") as caught:
         traced(debug="halt")
+    assert '"trap"' in caught.value.hint

@@ -207,7 +207,7 @@ def test_another_call_has_another_name_because_a_kernel_may_have_changed() -> No
         (lambda x: blocknb.map_blocks(w.scale, x, device="gpu"), "is no device"),
         (lambda x: blocknb.map_blocks(w.scale, x, limit="1 apple"), "no number of bytes"),
         (lambda x: blocknb.map_blocks(w.scale, x[x > 1]), "unknown size"),
-        (lambda x: blocknb.map_overlap(w.scale, x, depth=1, boundary="none"), "no halo"),
+        (lambda x: blocknb.map_overlap(w.scale, x, depth=1, boundary="none"), "boundary='none'"),
         (lambda x: blocknb.map_overlap(w.scale, x, x[:2], depth=1, boundary=0), "shapes"),
         (lambda x: blocknb.reduction(w.scale, w.scale, x, axis=1), "no axis"),
         (lambda x: blocknb.reduction(w.scale, w.scale, x, split_every=1), "combines nothing"),

@@ -82,13 +82,23 @@ def test_the_result_of_a_pinned_chunk_is_pinned() -> None:
 
     from blocknb.arrays.cupy_device import CupyDevice
 
-    x = cupyx.empty_pinned((8, 100), np.float32)
-    x[...] = RNG.standard_normal(x.shape)
-    for given, pinned in ((x, True), (np.array(x), False)):
-        found = blocknb.map_blocks(w.softmax, da.from_array(given, chunks=-1), device="cuda").compute()
+    def placed(block: np.ndarray) -> np.ndarray:
+        host = cupyx.empty_pinned(block.shape, block.dtype)
+        host[...] = block
+        return host
+
+    seen = []
+
+    def noted(block: np.ndarray) -> np.ndarray:
+        seen.append(CupyDevice(0).is_pinned(block))
+        return block
+
+    x = RNG.standard_normal((8, 100)).astype(np.float32)
+    plain, kept = da.from_array(x, chunks=-1), {"dtype": x.dtype, "meta": np.empty((0, 0), x.dtype)}
+    for array, pinned in ((plain, False), (plain.map_blocks(placed, **kept), True)):
+        found = blocknb.map_blocks(w.softmax, array, device="cuda").map_blocks(noted, **kept).compute()
         assert np.abs(found - exact_softmax(x)).max() < 1e-6
-        if not pinned:
-            assert not CupyDevice(0).is_pinned(found)
+        assert seen.pop() == pinned
 
 
 def test_chunks_of_cupy_with_a_halo_run_in_place() -> None:

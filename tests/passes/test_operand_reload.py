@@ -39,7 +39,7 @@ def test_queries_that_do_not_fit_are_read_again_and_less_is_spilled():
     again, kept = (scores_times_values.trace(**KINDS, ROWS=128, without=x) for x in ((), ("operand_reload",)))
     found = stage(again)
     (note,) = found.notes
-    assert "registers more than a thread has, and this operand takes 64" in note.text
+    assert "are free for them, and this operand takes 64" in note.text
     assert reads_in_loops(found.after) == reads_in_loops(found.before) + 1
     assert again.resources.spill_bytes < kept.resources.spill_bytes // 2
 

@@ -148,7 +148,7 @@ class TorchModule(ModuleType):
 
 
 CACHES = (
-    cuda.cupy, cuda.target, machine._cupy_sees_gpu, torch_cuda.library, torch_cuda._sees_gpu, torch_cuda._context, torch_cuda._attributes,
+    cuda._cupy, cuda.target, machine._cupy_sees_gpu, torch_cuda.library, torch_cuda._sees_gpu, torch_cuda._context, torch_cuda._attributes,
     torch_cuda.api, torch_cuda.driver_api,
 )  # fmt: skip
 

@@ -61,7 +61,7 @@ class ReportLowering(OpLowering):
         self.text.open_chunk()
 
     def message(self, text: str) -> str:
-        """The address of a text in constant memory, as a generic pointer."""
+        """The address of a text in global memory, as a generic pointer. Equal texts share one."""
         data = text.encode() + b"\0"
         helpers = self.text.helpers
         known = next((name for name, line in helpers.items() if line.endswith(escaped(data))), "")

@@ -1,9 +1,9 @@
 """Expensive arithmetic on replicated lines is spread over the threads that hold copies.
 
-After a reduction along the rows of a tile, all lanes of a row hold its result. A thread with parts of eight rows then holds eight results,
-and so do its neighbours: what a kernel computes from the results, such as the scale of each row, every lane computes for eight rows. This
-pass lets each lane compute it for one of them, and the lanes exchange the results by shuffles. Triton reaches the same for values that are
-stored, since it moves their conversion to the layout of the store up to the reduction.
+After a reduction along the rows of a tile, all lanes of a row hold its result. A thread with parts of eight rows holds eight results, and
+its neighbours hold the same ones. If a kernel computes the scale of each row, every lane computes eight scales. This pass lets each lane
+compute one of them. Shuffles then give all lanes all scales. Triton gets the same for values that are stored: it moves the conversion to
+the layout of the store up to the reduction.
 """
 
 from __future__ import annotations

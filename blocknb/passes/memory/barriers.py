@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from blocknb.analysis import affine
 from blocknb.analysis.effects import orders
 from blocknb.ir.build import Builder
-from blocknb.ir.core import Block, Func, Op, Value, walk
+from blocknb.ir.core import Block, Func, Op, Value, blocks
 from blocknb.language.ops import ATOMICS, LOOPS, OPS, named
 from blocknb.language.types import Buffer
 from blocknb.layouts.convert import within_warps
@@ -260,8 +260,9 @@ class BarrierPlacement:
 
     def walk_loop(self, op: Op, pending: Pending) -> Pending:
         """The pending accesses after a loop, for any number of iterations including none. For a `while`, this includes the last test."""
-        made = {value for block in op.blocks for inner in walk(block) for value in inner.results}
-        made |= {value for block in op.blocks for value in block.args}
+        inside = [each for block in op.blocks for each in blocks(block)]
+        made = {value for block in inside for value in block.args}
+        made |= {value for block in inside for inner in block.ops for value in inner.results}
         entry = pending
         while True:
             end = entry

@@ -89,13 +89,14 @@ class ReloadPlan:
         room = min(MOST_REGISTERS, 65536 // self.threads) - ROOM
         self.bodies = [loop.blocks[0] for loop in product_loops(func)]
         for loop in product_loops(func):
-            excess = liveness.peak(loop) - room
+            peak = liveness.peak(loop)
+            excess = peak - room
             for load in self.candidates(loop):
                 if excess <= 0:
                     break
                 held = registers(load.result, self.threads)
                 self.moved[load.result] = load
-                why = f"the loop needs {excess} registers more than a thread has, and this operand takes {held}"
+                why = f"the loop's values take {peak} registers per thread, {room} are free for them, and this operand takes {held}"
                 self.texts.append((load, f"read from shared memory in each iteration: {why}"))
                 excess -= held
 

@@ -29,7 +29,7 @@ class AccessRange:
 
     def apart(self, later: AccessRange) -> bool:
         """Whether a later access, of the current iteration, touches none of these elements."""
-        if self.base is not later.base or self.base.type != later.base.type:
+        if self.base is not later.base:
             return False
         if (distance := (later.offset - self.offset).constant) is None:
             return False
