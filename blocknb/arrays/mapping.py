@@ -67,7 +67,8 @@ def map_blocks(
     from those of the arrays.
 
     `device="cuda"` streams chunks of NumPy through the GPU of each worker. With four threads or more, copies overlap kernels. `limit`, such
-    as "1 GiB", bounds the bytes of all blocks in flight in a worker. Raises LaunchError without Dask, and for arguments that are not Dask arrays.
+    as "1 GiB", bounds the bytes of all blocks in flight in a worker. Raises LaunchError without Dask, and for other arguments than Dask
+    arrays.
     """
     da = checked_arrays("map_blocks", arrays)
     call = block_call(wrapper, arrays, dtype, device, limit)

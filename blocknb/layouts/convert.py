@@ -37,12 +37,11 @@ from blocknb.layouts import gf2
 from blocknb.layouts.linear import Layout, collect, distribute
 from blocknb.layouts.shared import SharedLayout, matrix_cost, row_major, swizzled, vector_cost
 
-# Rough cycles on an SM, whose warps share one shuffle and shared-memory pipe. A partition of the SM selects 16 lanes per cycle.
-SELECT_CYCLES = 3  # and the instructions of other warps wait
+# Rough cycles on an SM, whose warps share one shuffle and shared-memory pipe.
+SELECT_CYCLES = 2  # of a warp: a partition of the SM selects 16 lanes per cycle
 PARTITIONS = 4  # of an SM; a warp stays in one
 SHUFFLE_LATENCY = 25
 SHARED_LATENCY = 90  # a store and a load of 25 to 30 cycles each, and the barriers around them
-WARP_LATENCY = 60  # the same within a warp, which takes no barrier
 
 
 @dataclass(frozen=True)
@@ -246,8 +245,12 @@ class _Origins:
 
 
 def _cheapest_shuffle(source: Layout, target: Layout, origins: _Origins, element_bits: int) -> Shuffle | None:
-    """The steps for single elements or, if that costs less, for words of several elements; None if neither exists."""
+    """The steps for single elements or, if that costs less, for words of several elements; None if neither exists.
+
+    From four warps on, single elements: the epilogues of products spill where words make a shuffle cheaper than shared memory."""
     found = [_shuffle(origins)]
+    if source.num_warps >= PARTITIONS:
+        return found[0]
     common = [(source.reg.index(basis), target.reg.index(basis)) for basis in source.reg if basis in target.reg]
     common.sort(key=sum)  # loads and casts pair neighbouring registers
     for count in range(1, (32 // element_bits).bit_length() if element_bits < 32 else 0):
@@ -351,10 +354,8 @@ def price(source: Layout, target: Layout, element_bits: int = 32) -> int:
 
 
 def _shuffle_price(source: Layout, target: Layout, shuffle: Shuffle, element_bits: int) -> float:
-    words, packed = (
-        max(1, element_bits // 32),
-        len(shuffle.packed),
-    )  # registers per element; log2 of elements per register
+    words = max(1, element_bits // 32)  # registers per element
+    packed = len(shuffle.packed)  # log2 of the elements per register
     leaving, arriving = source.num_registers >> packed, target.num_registers >> packed
     selects = len(shuffle.before) * leaving + len(shuffle.after) * arriving + (leaving if packed else 0)
     latency = SHUFFLE_LATENCY if shuffle.num_shuffles else 0
@@ -363,10 +364,9 @@ def _shuffle_price(source: Layout, target: Layout, shuffle: Shuffle, element_bit
 
 
 def _shared_price(source: Layout, target: Layout, element_bits: int) -> float:
-    latency = WARP_LATENCY if within_warps(source, target) else SHARED_LATENCY
     element_bits = max(8, element_bits)
     shared = choose_shared(source, target, element_bits)
-    return latency + source.num_warps * (
+    return SHARED_LATENCY + source.num_warps * (
         access_price(source, shared, element_bits) + access_price(target, shared, element_bits)
     )
 

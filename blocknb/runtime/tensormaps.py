@@ -29,6 +29,7 @@ BYTES, ALIGNMENT = 128, 64  # of a CUtensorMap
 KEPT = 256  # launches, and maps, whose structs are cached
 _MAX_DIM = 2**31  # elements: a map allows 2^32, but coordinates are int32
 _MAX_STRIDE = 2**40  # bytes (exclusive)
+_INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT: a thread that has launched nothing yet
 _LEAST_STRIDE = 16  # bytes, and a multiple of it
 # CUtensorMapDataType by the dtype's short name; fp8 and bool are moved as bytes. CUtensorMapSwizzle by bytes.
 _TYPES = {"i8": 0, "u8": 0, "i1": 0, "i16": 1, "u16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5}
@@ -123,11 +124,14 @@ class _Map:
             steps = [_LEAST_STRIDE if dim == 1 else step for dim, step in zip(dims, steps, strict=False)]
         self.check(base, dims, steps)
         self.dims[:], self.steps[: self.rank - 1] = list(reversed(dims)), list(reversed(steps))
-        made, encode = _Struct(), encode_tiled()
-        status = encode(
+        made = _Struct()
+        arguments = (
             _place(made), self.kind, self.rank, base, self.dims, self.steps, self.box, self.ones, _PLAIN, self.swizzle,
             _PROMOTE_256, _FILL_ZERO,
         )  # fmt: skip
+        if (status := encode_tiled()(*arguments)) == _INVALID_CONTEXT:
+            cuda.api().runtime.free(0)  # makes the context current in this thread
+            status = encode_tiled()(*arguments)
         if status:
             described = f"dims {dims}, strides {tuple(steps)} bytes, box {self.spec.box}, swizzle {self.spec.swizzle}"
             raise self.refused(f"of {described}: the driver returns error {status}")

@@ -114,9 +114,9 @@ COMPILATIONS = {
         [
             "1 dot uses the instruction `wgmma.m64n64k16` instead of `m16n8k16`",
             "1 dot may stay in flight, 1 at a time",
-            "synchronization inserted: 3 `warp_barrier`, 1 fence, 1 `dot_wait`",
-            "2 `local_load` removed",
-            "1 barrier removed before the `local_load` at line 47",
+            "synchronization inserted: 1 fence, 1 `dot_wait`",
+            "3 `local_load` removed",
+            "1 barrier removed before the `local_store` at line 47",
         ],
     ),
     "num_stages": (

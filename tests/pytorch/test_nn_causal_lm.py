@@ -160,7 +160,11 @@ def test_causal_attention_refuses_what_needs_a_mask_and_attention_takes_it() -> 
     exact = model(input_ids=ids, attention_mask=padding).logits[1]
     with replace(model, attention="causal"), pytest.raises(ValueError, match="takes no attention_mask"):
         model(input_ids=ids, attention_mask=padding)
-    with replace(model, attention="causal"), torch.no_grad(), pytest.raises(ValueError, match="without a cache"):
+    with (
+        replace(model, attention="causal"),
+        torch.no_grad(),
+        pytest.raises(ValueError, match="without a cache|takes no attention_mask"),
+    ):
         model.generate(ids[:1], max_new_tokens=2, do_sample=False)
     with replace(model, attention=True):
         torch.testing.assert_close(model(input_ids=ids, attention_mask=padding).logits[1], exact, rtol=1e-3, atol=1e-4)
@@ -255,5 +259,5 @@ def test_older_versions_of_transformers_give_the_positions_of_the_queries() -> N
     whole, last = torch.arange(7), torch.tensor([6])
     assert hugging_face.hugging_face_mask(**given, cache_position=whole) is None
     assert hugging_face.causal_mask(**given, cache_position=whole) is None
-    with pytest.raises(ValueError, match="without a cache"):
+    with pytest.raises(ValueError, match="without a cache|takes no attention_mask"):
         hugging_face.causal_mask(**given, cache_position=last)

@@ -99,6 +99,18 @@ def test_a_repeated_launch_encodes_nothing(gpu, scale, monkeypatch):
     assert gpu.calls["encode"] == 3
 
 
+def test_a_thread_without_a_context_gets_one_and_its_map(gpu, scale, monkeypatch):
+    encode, answers = gpu.encode, []
+
+    def encoded(*args):
+        answers.append(201 if gpu.calls["free"] == 0 else encode(*args))  # CUDA_ERROR_INVALID_CONTEXT
+        return answers[-1]
+
+    monkeypatch.setattr(tensormaps, "encode_tiled", lambda: encoded)
+    scale[(1,)](CupyArray(), CupyArray(), 64, 32, 32)
+    assert answers == [201, 0, 0] and gpu.calls["free"] == 1
+
+
 def test_only_the_maps_of_the_last_launches_are_kept(gpu, scale, monkeypatch):
     monkeypatch.setattr(tensormaps, "KEPT", 3)
     x, out = CupyArray(), CupyArray()
