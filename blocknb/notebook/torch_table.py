@@ -64,8 +64,8 @@ _ROOF = _HEADS.index("of the roof (%)")  # the last column, left out where no ro
 
 def torch_kernels_html(kernels: Any, limit: int | None = None) -> str:
     """The table of `blocknb.torch.kernels(...)` with the graph, in at most `limit` bytes (LIMIT)."""
-    rows_limit = ROWS_LIMIT if limit is None else limit // 2
     limit = limit or LIMIT
+    rows_limit = min(ROWS_LIMIT, limit // 2)
     parts = [f'<div class="blocknb-card blocknb-torch"><style>{html.STYLE}\n{_STYLE}</style>', _head(kernels)]
     parts.append(_rows(kernels, rows_limit))
     parts += torch_graph.sections(kernels, limit // 4)
