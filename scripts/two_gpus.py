@@ -324,7 +324,7 @@ def measure(one: bw.Workload, client: Any, options: Any, limit: int, pinned: boo
     link = memory = 0.0
     if not options.cpu:
         link = max(everywhere(client, bw.link_ms, one).values())
-        threads = min(options.threads, streaming.PAIRS)
+        threads = min(options.threads, streaming.TASKS)
         memory = 0.0 if pinned else max(everywhere(client, bw.memory_ms, one, threads).values())
     runs = []
     for _ in range(1 + options.rounds):

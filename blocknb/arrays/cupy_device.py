@@ -64,24 +64,8 @@ class CupyDevice:
         array.data.memset_async(0, array.nbytes, stream)
 
     def copy_in(self, host: np.ndarray, array: Any, stream: Any) -> None:
-        if not host.nbytes:
-            return
-        if array.flags.c_contiguous:
+        if host.nbytes:
             array.data.copy_from_host_async(host.ctypes.data, host.nbytes, stream)
-            return
-        rows, columns = host.shape
-        width, runtime = columns * host.itemsize, self.cupy.cuda.runtime
-        with self.cupy.cuda.Device(self.number):
-            runtime.memcpy2DAsync(
-                array.data.ptr,
-                array.strides[0],
-                host.ctypes.data,
-                width,
-                width,
-                rows,
-                runtime.memcpyHostToDevice,
-                stream.ptr,
-            )
 
     def place(self, part: Any, array: Any, region: tuple[slice, ...], stream: Any) -> None:
         with self.active(stream):

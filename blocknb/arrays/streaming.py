@@ -1,10 +1,10 @@
 """Streams blocks of host memory through a device, so that copies of one block overlap the kernels of another.
 
-This is double buffering with pinned memory and CUDA streams (CUDA C++ Programming Guide, "Overlapping Data Transfer and Kernel
-Execution"). A `StreamPair` has two streams: one copies, one computes. Events order both. Each of four pairs serves one task at a time:
-while the kernels of a task run, other tasks copy. Two tasks fill the link or the GPU. Two more cover the time in which tasks start, end and
-copy on the host. So a worker needs four threads per GPU; more threads have the next tasks at hand. `accumulate` also overlaps within a
-task, because it copies the next blocks while a kernel uses the last ones.
+This is a pipeline with pinned memory and CUDA streams (CUDA C++ Programming Guide, "Overlapping Data Transfer and Kernel Execution"). All
+tasks share one stream for copies to the device and one for copies back, so the copies of a direction run one after another, each at the
+full speed of the link. Each of four tasks in flight has a stream for its kernels. Events order the streams. Two tasks fill the link or the
+GPU. Two more cover the time in which tasks start, end and copy on the host. So a worker needs four threads per GPU. `accumulate` also
+overlaps within a task, because it copies the next blocks while a kernel uses the last ones.
 
 A `StreamingDevice` is the interface to the device. `cupy_device` has the one for GPUs; tests have one that records all calls.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -22,10 +23,9 @@ import numpy as np
 from blocknb.arrays.halo import HaloBlock
 from blocknb.arrays.in_flight import BytesInFlight, add
 
-PAIRS = 4
+TASKS = 4  # in flight at once
 Wrapper = Callable[..., Any]
 HostBlock = np.ndarray | HaloBlock
-ROWS = 2  # axes of a part of an array that `copy_in` fills: one row, or a matrix of rows
 
 
 class StreamingDevice(Protocol):
@@ -62,7 +62,7 @@ class StreamingDevice(Protocol):
         """Fills an array with zeros."""
 
     def copy_in(self, host: np.ndarray, array: Any, stream: Any) -> None:
-        """Copies pinned memory to an array of the device, which is contiguous, or a matrix of contiguous rows."""
+        """Copies pinned memory to a contiguous array of the device."""
 
     def place(self, part: Any, array: Any, region: tuple[slice, ...], stream: Any) -> None:
         """Copies an array of the device, or a number, into a region of an array of the device."""
@@ -72,10 +72,9 @@ class StreamingDevice(Protocol):
 
 
 @dataclass(eq=False)
-class StreamPair:
-    """Two streams, and the staging buffers and event pairs of the task that uses them."""
+class TaskStream:
+    """The stream for the kernels of one task, and the staging buffers and event pairs of the task that uses it."""
 
-    copies: Any
     kernels: Any
     staged: list[Any] = field(default_factory=list)
     copy_spans: list[tuple[Any, Any]] = field(default_factory=list)
@@ -85,22 +84,24 @@ class StreamPair:
 class Streamer:
     """Runs wrappers on blocks of host memory through a device, with at most `limit` bytes of its memory in flight."""
 
-    def __init__(self, device: StreamingDevice, limit: int | None, pairs: int = PAIRS):
+    def __init__(self, device: StreamingDevice, limit: int | None, tasks: int = TASKS):
         self.device, self.memory = device, BytesInFlight(limit)
-        self._pairs: queue.LifoQueue[StreamPair] = queue.LifoQueue()
-        for _ in range(pairs):
-            self._pairs.put(StreamPair(device.stream(), device.stream()))
+        self._to_device, self._to_host = device.stream(), device.stream()
+        self._enqueue = threading.Lock()  # a copy and the events around it are adjacent in their stream
+        self._idle: queue.LifoQueue[TaskStream] = queue.LifoQueue()
+        for _ in range(tasks):
+            self._idle.put(TaskStream(device.stream()))
 
     def run(self, wrapper: Wrapper, blocks: Sequence[HostBlock], shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Calls `wrapper(*blocks, out)` with copies of the blocks on the device, and returns the result as an array of the host.
 
         The result is in pinned memory if all blocks are. Raises LaunchError if the blocks and the result have more bytes than the limit."""
-        device, size = self.device, _bytes(shape, dtype)
-        with self.memory.hold(sum(map(self._device_bytes, blocks)) + size), self._pair() as pair:
-            given = self._copied_in(pair, blocks)
-            out = device.empty(shape, dtype, pair.kernels)
-            self._launch(pair, wrapper, [*given, out])
-            found = self._copied_out(pair, out, shape, dtype, all(map(self._copies_directly, blocks)))
+        size = _bytes(shape, dtype)
+        with self.memory.hold(self._device_bytes(blocks, size) + size), self._task() as task:
+            out = self.device.empty(shape, dtype, self._to_device)
+            given = self._copied_in(task, blocks, out)
+            self._launch(task, wrapper, [*given, out])
+            found = self._copied_out(task, out, shape, dtype, all(map(self._copies_directly, blocks)))
             del given, out  # before another task may hold their bytes
             return found
 
@@ -113,40 +114,42 @@ class Streamer:
         pinned memory if all blocks are."""
         device, sizes = self.device, [sum(block.nbytes for block in term) for term in terms]
         two = max((sum(sizes[i : i + 2]) for i in range(len(sizes))), default=0)
-        with self.memory.hold(two + _bytes(shape, dtype)), self._pair() as pair:
-            out = device.empty(shape, dtype, pair.kernels)
-            device.fill_zero(out, pair.kernels)
+        with self.memory.hold(two + _bytes(shape, dtype)), self._task() as task:
+            out = device.empty(shape, dtype, task.kernels)
+            device.fill_zero(out, task.kernels)
             done: list[Any] = []
             buffers: list[list[Any]] = []  # of the last two terms, whose kernels may still run
             for term in terms:
                 if len(buffers) == 2:
-                    device.wait(pair.copies, done[-2])
-                    device.synchronize(done[-2])  # its pinned memory can be used again
-                    del buffers[0], pair.staged[: len(term)]
-                buffers.append(self._copied_in(pair, term))
-                self._launch(pair, wrapper, [*buffers[-1], out])
-                done.append(pair.kernel_spans[-1][1])
+                    device.synchronize(done[-2])  # its memory can be used again
+                    del buffers[0], task.staged[: len(term)]
+                buffers.append(self._copied_in(task, term))
+                self._launch(task, wrapper, [*buffers[-1], out])
+                done.append(task.kernel_spans[-1][1])
             pinned = bool(terms) and all(self._copies_directly(block) for term in terms for block in term)
-            found = self._copied_out(pair, out, shape, dtype, pinned)
+            found = self._copied_out(task, out, shape, dtype, pinned)
             buffers.clear()
             del out
             return found
 
     @contextlib.contextmanager
-    def _pair(self) -> Iterator[StreamPair]:
-        """A pair for one task. At the end, also after an error, its streams are idle, so that its buffers can be freed."""
-        pair = self._pairs.get()
+    def _task(self) -> Iterator[TaskStream]:
+        """The stream of one task. At the end, also after an error, the device has finished the task, so that its buffers can be freed."""
+        task = self._idle.get()
         try:
-            yield pair
-            add(blocks=1, copy_ms=self._sum(pair.copy_spans), compute_ms=self._sum(pair.kernel_spans))
+            yield task
+            add(blocks=1, copy_ms=self._sum(task.copy_spans), compute_ms=self._sum(task.kernel_spans))
+        except BaseException:
+            for stream in (self._to_device, self._to_host):
+                self.device.synchronize(self.device.record(stream))
+            raise
         finally:
             try:
-                for stream in (pair.copies, pair.kernels):
-                    self.device.synchronize(stream)
+                self.device.synchronize(task.kernels)
             finally:
-                for kept in (pair.staged, pair.copy_spans, pair.kernel_spans):
+                for kept in (task.staged, task.copy_spans, task.kernel_spans):
                     kept.clear()
-                self._pairs.put(pair)
+                self._idle.put(task)
 
     def _sum(self, spans: Sequence[tuple[Any, Any]]) -> float:
         return sum(self.device.milliseconds(*span) for span in spans)
@@ -156,27 +159,39 @@ class Streamer:
         chunk = block.chunk if isinstance(block, HaloBlock) else block
         return bool(chunk.flags.c_contiguous and self.device.is_pinned(chunk))
 
-    def _device_bytes(self, block: HostBlock) -> int:
-        """The bytes of the device that a block takes while it is copied: those of its pieces too, if the device assembles it."""
-        if not (isinstance(block, HaloBlock) and self._copies_directly(block)):
-            return block.nbytes
-        chunk = 0 if len(block.shape) <= ROWS else block.chunk.nbytes
-        return block.nbytes + chunk + sum(piece.nbytes for _, piece in block.frame if isinstance(piece, np.ndarray))
+    def _device_bytes(self, blocks: Sequence[HostBlock], spare: int) -> int:
+        """The bytes of the device that blocks take while they are copied: also those of pieces that the device assembles.
 
-    def _copied_in(self, pair: StreamPair, blocks: Sequence[HostBlock]) -> list[Any]:
-        """Starts the copies of blocks to the device."""
+        `spare` are the bytes of the result, in which one chunk can land. `_copied_in` allocates so many bytes."""
+        found = 0
+        for block in blocks:
+            found += block.nbytes
+            if isinstance(block, HaloBlock) and self._copies_directly(block):
+                found += sum(piece.nbytes for _, piece in block.frame if isinstance(piece, np.ndarray))
+                if block.chunk.nbytes <= spare:
+                    spare = 0
+                else:
+                    found += block.chunk.nbytes
+        return found
+
+    def _copied_in(self, task: TaskStream, blocks: Sequence[HostBlock], spare: Any = None) -> list[Any]:
+        """Starts the copies of blocks to the device. One chunk with a halo may land in the array `spare`."""
         device, found = self.device, []
         for block in blocks:
-            array = device.empty(block.shape, block.dtype, pair.copies)
             if isinstance(block, HaloBlock) and self._copies_directly(block):
-                self._copy_in_pieces(pair, block, array)
+                chunk = block.chunk
+                if spare is not None and chunk.nbytes <= spare.nbytes:
+                    landing, spare = _as_array(spare, chunk.shape, chunk.dtype), None
+                else:
+                    landing = device.empty(chunk.shape, chunk.dtype, self._to_device)
+                found.append(self._copied_pieces(task, block, landing))
             else:
-                self._copy_in(pair, self._staged(pair, block), array)
-            found.append(array)
+                found.append(device.empty(block.shape, block.dtype, self._to_device))
+                self._copy(task, self._to_device, device.copy_in, self._staged(task, block), found[-1])
         add(bytes_in=sum(block.nbytes for block in blocks))
         return found
 
-    def _staged(self, pair: StreamPair, block: HostBlock) -> np.ndarray:
+    def _staged(self, task: TaskStream, block: HostBlock) -> np.ndarray:
         """A block as one array that the device copies from. It stays in memory until the task ends."""
         if isinstance(block, HaloBlock):
             host = self.device.pinned(block.shape, block.dtype)
@@ -186,64 +201,71 @@ class Streamer:
         else:
             host = self.device.pinned(block.shape, block.dtype)
             np.copyto(host, block)
-        pair.staged.append(host)
+        task.staged.append(host)
         return host
 
-    def _copy_in(self, pair: StreamPair, host: np.ndarray, array: Any) -> None:
-        begin = self.device.record(pair.copies)
-        self.device.copy_in(host, array, pair.copies)
-        pair.copy_spans.append((begin, self.device.record(pair.copies)))
+    def _copy(
+        self, task: TaskStream, stream: Any, copy: Callable[..., None], source: Any, target: Any, after: Any = None
+    ) -> None:
+        """Enqueues a copy on one of the streams that all tasks share, after an event."""
+        device = self.device
+        with self._enqueue:
+            if after is not None:
+                device.wait(stream, after)
+            begin = device.record(stream)
+            copy(source, target, stream)
+            task.copy_spans.append((begin, device.record(stream)))
 
-    def _copy_in_pieces(self, pair: StreamPair, block: HaloBlock, array: Any) -> None:
-        """Copies the chunk, and in one buffer the pieces around it. The device puts them into their regions."""
-        device, stream = self.device, pair.copies
-        arrays = [(region, piece) for region, piece in block.frame if isinstance(piece, np.ndarray)]
+    def _copied_pieces(self, task: TaskStream, block: HaloBlock, landing: Any) -> Any:
+        """Copies a chunk to `landing`, and in one buffer the pieces around it. The device puts them into their regions of a new array."""
+        device, arrays = (
+            self.device,
+            [(region, piece) for region, piece in block.frame if isinstance(piece, np.ndarray)],
+        )
         packed = device.pinned((sum(piece.size for _, piece in arrays),), block.dtype)
         ends = np.cumsum([piece.size for _, piece in arrays]).tolist()
         for (_, piece), end in zip(arrays, ends, strict=True):
             packed[end - piece.size : end] = piece.reshape(-1)
-        pair.staged += [packed, block.chunk]
-        frame = device.empty(packed.shape, block.dtype, stream)
-        self._copy_in(pair, packed, frame)
-        begin = device.record(stream)
-        if len(block.shape) <= ROWS:
-            device.copy_in(block.chunk, array[block.inside], stream)
-        else:
-            chunk = device.empty(block.chunk.shape, block.dtype, stream)
-            device.copy_in(block.chunk, chunk, stream)
-            device.place(chunk, array, block.inside, stream)
+        frame = device.empty(packed.shape, block.dtype, self._to_device)
+        found = device.empty(block.shape, block.dtype, self._to_device)
+        task.staged += [packed, frame, block.chunk, landing]
+        self._copy(task, self._to_device, device.copy_in, packed, frame)
+        self._copy(task, self._to_device, device.copy_in, block.chunk, landing)
+        device.wait(task.kernels, task.copy_spans[-1][1])
+        begin = device.record(task.kernels)
+        device.place(landing, found, block.inside, task.kernels)
         for (region, piece), end in zip(arrays, ends, strict=True):
-            device.place(frame[end - piece.size : end].reshape(piece.shape), array, region, stream)
+            device.place(frame[end - piece.size : end].reshape(piece.shape), found, region, task.kernels)
         for region, piece in block.frame:
             if not isinstance(piece, np.ndarray):
-                device.place(piece, array, region, stream)
-        pair.copy_spans.append((begin, device.record(stream)))
+                device.place(piece, found, region, task.kernels)
+        task.kernel_spans.append((begin, device.record(task.kernels)))
+        return found
 
-    def _launch(self, pair: StreamPair, wrapper: Wrapper, arrays: Sequence[Any]) -> None:
+    def _launch(self, task: TaskStream, wrapper: Wrapper, arrays: Sequence[Any]) -> None:
         """Launches the kernels of a wrapper after the copies so far."""
         device = self.device
-        if pair.copy_spans:
-            device.wait(pair.kernels, pair.copy_spans[-1][1])
-        begin = device.record(pair.kernels)
-        with device.active(pair.kernels):
+        if task.copy_spans:
+            device.wait(task.kernels, task.copy_spans[-1][1])
+        begin = device.record(task.kernels)
+        with device.active(task.kernels):
             wrapper(*arrays)
-        pair.kernel_spans.append((begin, device.record(pair.kernels)))
+        task.kernel_spans.append((begin, device.record(task.kernels)))
 
     def _copied_out(
-        self, pair: StreamPair, out: Any, shape: tuple[int, ...], dtype: Any, pinned: bool = False
+        self, task: TaskStream, out: Any, shape: tuple[int, ...], dtype: Any, pinned: bool = False
     ) -> np.ndarray:
         """Copies the result back after the kernels, waits, and returns it, in pinned memory or not."""
         device, host = self.device, self.device.pinned(shape, dtype)
-        if pair.kernel_spans:
-            device.wait(pair.copies, pair.kernel_spans[-1][1])
-        else:
-            device.wait(pair.copies, device.record(pair.kernels))  # the zeros of a sum without terms
-        begin = device.record(pair.copies)
-        device.copy_out(out, host, pair.copies)
-        pair.copy_spans.append((begin, device.record(pair.copies)))
-        device.synchronize(pair.copies)
+        self._copy(task, self._to_host, device.copy_out, out, host, after=device.record(task.kernels))
+        device.synchronize(task.copy_spans[-1][1])
         add(bytes_out=host.nbytes)
         return host if pinned else host.copy()
+
+
+def _as_array(memory: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """An array of this shape and dtype at the start of a contiguous array."""
+    return memory.reshape(-1).view(np.uint8)[: _bytes(shape, dtype)].view(dtype).reshape(shape)
 
 
 def _bytes(shape: tuple[int, ...], dtype: Any) -> int:

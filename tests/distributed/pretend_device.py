@@ -62,8 +62,10 @@ class PretendDevice:
     def wait(self, stream: PretendStream, event: float) -> None:
         stream.end = max(stream.end, event)
 
-    def synchronize(self, stream: PretendStream) -> None:
-        pass
+    def synchronize(self, what: PretendStream | float) -> None:
+        """The thread waits: what it enqueues later does not start earlier."""
+        happened = what.end if isinstance(what, PretendStream) else what
+        self.local.now = max(getattr(self.local, "now", 0.0), happened)
 
     def milliseconds(self, first: float, second: float) -> float:
         return second - first
@@ -89,7 +91,7 @@ class PretendDevice:
 
     def run(self, kind: str, stream: PretendStream, arrays: list[Any], cost: float) -> None:
         with self.lock:
-            begin = max(stream.end, self.engines.get(kind, 0.0))
+            begin = max(stream.end, self.engines.get(kind, 0.0), getattr(self.local, "now", 0.0))
             stream.end = self.engines[kind] = begin + cost
             self.log.append(Operation(kind, stream.name, [id(array) for array in arrays], begin, stream.end))
 

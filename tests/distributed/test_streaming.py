@@ -43,11 +43,11 @@ def test_a_block_is_copied_computed_and_copied_back_in_this_order() -> None:
     first, kernel, last = device.log
     assert [first.kind, kernel.kind, last.kind] == ["in", "kernel", "out"]
     assert first.end <= kernel.begin and kernel.end <= last.begin
-    assert first.stream == last.stream != kernel.stream
+    assert len({first.stream, kernel.stream, last.stream}) == 3
     assert device.held == 0
 
 
-def test_two_threads_use_two_stream_pairs_so_that_copies_overlap_kernels() -> None:
+def test_two_threads_use_two_streams_for_kernels_so_that_copies_overlap_them() -> None:
     device = PretendDevice()
     streamer, double, together = Streamer(device, None), doubling(device), threading.Barrier(2)
 
@@ -141,7 +141,7 @@ def test_a_sum_without_terms_is_zero() -> None:
 
 def test_an_error_of_a_wrapper_frees_the_memory_and_the_streams() -> None:
     device = PretendDevice()
-    streamer = Streamer(device, 2 * N * F8.itemsize, pairs=1)
+    streamer = Streamer(device, 2 * N * F8.itemsize, tasks=1)
 
     def fails(x, out):
         raise LaunchError("no such grid")
@@ -223,6 +223,39 @@ def test_four_tasks_have_streams_of_their_own() -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda k: streamer.run(wrapper, [np.full(N, k, F8)], (N,), F8), range(4)))
     assert len({one.stream for one in device.of("kernel")}) == 4
+
+
+def test_the_copies_of_a_direction_share_a_stream() -> None:
+    device, together = PretendDevice(), threading.Barrier(4)
+    streamer, double = Streamer(device, None), doubling(device)
+
+    def wrapper(x, out):
+        together.wait(10)  # four tasks are in flight
+        double(x, out)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda k: streamer.run(wrapper, [np.full(N, k, F8)], (N,), F8), range(20)))
+    assert [len({one.stream for one in device.of(kind)}) for kind in ("in", "out", "kernel")] == [1, 1, 4]
+
+
+@pytest.mark.parametrize("out", [np.float64, np.float32])
+def test_a_chunk_lands_in_a_result_that_has_room(out: type) -> None:
+    device, x = PretendDevice(), np.arange(40, dtype=F8).reshape(5, 8)
+    block = framed(x)
+    device.is_pinned = lambda given: given is block.chunk  # type: ignore[method-assign]
+    frame, result = (8 + 1 + 3) * 8, block.chunk.size * np.dtype(out).itemsize
+    apart = 0 if out is np.float64 else block.chunk.nbytes
+    limit = x.nbytes + frame + result + apart
+
+    def middle(given, found):
+        found[...] = given[1:-1, 1:-1]
+        device.kernel(given, found)
+
+    shape = block.chunk.shape
+    assert np.array_equal(Streamer(device, limit).run(middle, [block], shape, out), block.chunk.astype(out))
+    assert device.peak == limit and device.held == 0
+    with pytest.raises(LaunchError, match="more than the limit"):
+        Streamer(device, limit - 1).run(middle, [block], shape, out)
 
 
 def test_the_figures_show_bytes_and_times_of_copies_and_kernels() -> None:
