@@ -44,6 +44,19 @@ class HaloBlock:
         yield self.inside, self.chunk
         yield from self.frame
 
+    def bands(self) -> list[tuple[tuple[slice, ...], list[tuple[tuple[slice, ...], Any]]]]:
+        """The frame as at most two bands per axis: the region of the block, and what fills which region of the band."""
+        found: dict[tuple[int, bool], Any] = {}
+        for region, piece in self.frame:
+            axis = next(a for a, (part, middle) in enumerate(zip(region, self.inside, strict=True)) if part != middle)
+            whole = tuple(slice(0, size) for size in self.shape[axis + 1 :])
+            band = (*self.inside[:axis], region[axis], *whole)
+            starts = zip(region, band, strict=True)
+            part_of_band = tuple(slice(part.start - of.start, part.stop - of.start) for part, of in starts)
+            key = axis, region[axis].start >= self.inside[axis].stop
+            found.setdefault(key, (band, []))[1].append((part_of_band, piece))
+        return list(found.values())
+
     def assembled(self, into: Any) -> Any:
         """Fills an array of the shape of the block, and returns it."""
         for region, piece in self.regions():

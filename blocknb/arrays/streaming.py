@@ -12,6 +12,7 @@ A `StreamingDevice` is the interface to the device. `cupy_device` has the one fo
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -65,7 +66,7 @@ class StreamingDevice(Protocol):
         """Copies pinned memory to a contiguous array of the device."""
 
     def place(self, part: Any, array: Any, region: tuple[slice, ...], stream: Any) -> None:
-        """Copies an array of the device, or a number, into a region of an array of the device."""
+        """Copies an array of the device into a region of another one."""
 
     def copy_out(self, array: Any, host: np.ndarray, stream: Any) -> None:
         """Copies the device's memory to pinned memory."""
@@ -167,7 +168,7 @@ class Streamer:
         for block in blocks:
             found += block.nbytes
             if isinstance(block, HaloBlock) and self._copies_directly(block):
-                found += sum(piece.nbytes for _, piece in block.frame if isinstance(piece, np.ndarray))
+                found += _frame_bytes(block)
                 if block.chunk.nbytes <= spare:
                     spare = 0
                 else:
@@ -217,29 +218,27 @@ class Streamer:
             task.copy_spans.append((begin, device.record(stream)))
 
     def _copied_pieces(self, task: TaskStream, block: HaloBlock, landing: Any) -> Any:
-        """Copies a chunk to `landing`, and in one buffer the pieces around it. The device puts them into their regions of a new array."""
-        device, arrays = (
-            self.device,
-            [(region, piece) for region, piece in block.frame if isinstance(piece, np.ndarray)],
-        )
-        packed = device.pinned((sum(piece.size for _, piece in arrays),), block.dtype)
-        ends = np.cumsum([piece.size for _, piece in arrays]).tolist()
-        for (_, piece), end in zip(arrays, ends, strict=True):
-            packed[end - piece.size : end] = piece.reshape(-1)
+        """Copies a chunk to `landing`, and in one buffer the bands around it. The device puts them into their regions of a new array."""
+        device, places, end = self.device, [], 0
+        packed = device.pinned((_frame_bytes(block) // block.dtype.itemsize,), block.dtype)
         frame = device.empty(packed.shape, block.dtype, self._to_device)
         found = device.empty(block.shape, block.dtype, self._to_device)
+        for region, pieces in block.bands():
+            shape = tuple(part.stop - part.start for part in region)
+            begin, end = end, end + math.prod(shape)
+            host, there = (buffer[begin:end].reshape(shape) for buffer in (packed, frame))
+            for part, piece in pieces:
+                host[part] = piece
+            places.append((region, there))
         task.staged += [packed, frame, block.chunk, landing]
         self._copy(task, self._to_device, device.copy_in, packed, frame)
         self._copy(task, self._to_device, device.copy_in, block.chunk, landing)
         device.wait(task.kernels, task.copy_spans[-1][1])
-        begin = device.record(task.kernels)
+        start = device.record(task.kernels)
         device.place(landing, found, block.inside, task.kernels)
-        for (region, piece), end in zip(arrays, ends, strict=True):
-            device.place(frame[end - piece.size : end].reshape(piece.shape), found, region, task.kernels)
-        for region, piece in block.frame:
-            if not isinstance(piece, np.ndarray):
-                device.place(piece, found, region, task.kernels)
-        task.kernel_spans.append((begin, device.record(task.kernels)))
+        for region, there in places:
+            device.place(there, found, region, task.kernels)
+        task.kernel_spans.append((start, device.record(task.kernels)))
         return found
 
     def _launch(self, task: TaskStream, wrapper: Wrapper, arrays: Sequence[Any]) -> None:
@@ -266,6 +265,10 @@ class Streamer:
 def _as_array(memory: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """An array of this shape and dtype at the start of a contiguous array."""
     return memory.reshape(-1).view(np.uint8)[: _bytes(shape, dtype)].view(dtype).reshape(shape)
+
+
+def _frame_bytes(block: HaloBlock) -> int:
+    return block.nbytes - int(block.chunk.nbytes)
 
 
 def _bytes(shape: tuple[int, ...], dtype: Any) -> int:

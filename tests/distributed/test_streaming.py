@@ -207,7 +207,8 @@ def test_a_chunk_with_a_halo_is_assembled_once(pinned: bool) -> None:
     assert np.array_equal(found, 2 * expected)
     assert device.staged == 2  # the block or its frame, and the result
     copied = [one.end - one.begin for one in device.of("in")]
-    assert copied == ([8 + 1 + 3, block.chunk.size] if pinned else [x.size])
+    assert copied == ([x.size - block.chunk.size, block.chunk.size] if pinned else [x.size])
+    assert len(device.of("place")) == (5 if pinned else 0)  # the chunk, and a band on each side
     assert all(kernel.begin >= device.of("place")[-1].end for kernel in device.of("kernel") if pinned)
     assert device.held == 0 and device.peak <= 3 * x.nbytes
 
@@ -243,7 +244,7 @@ def test_a_chunk_lands_in_a_result_that_has_room(out: type) -> None:
     device, x = PretendDevice(), np.arange(40, dtype=F8).reshape(5, 8)
     block = framed(x)
     device.is_pinned = lambda given: given is block.chunk  # type: ignore[method-assign]
-    frame, result = (8 + 1 + 3) * 8, block.chunk.size * np.dtype(out).itemsize
+    frame, result = x.nbytes - block.chunk.nbytes, block.chunk.size * np.dtype(out).itemsize
     apart = 0 if out is np.float64 else block.chunk.nbytes
     limit = x.nbytes + frame + result + apart
 
