@@ -72,7 +72,7 @@ class Recording:
 
 ON_GPUS = (
     ("from dask.distributed import Client, LocalCluster", "from dask.distributed import Client\nfrom dask_cuda import LocalCUDACluster"),
-    ("LocalCluster(n_workers=2, threads_per_worker=1, ", "LocalCUDACluster(n_workers=2, threads_per_worker=8, "),
+    ("LocalCluster(n_workers=2, threads_per_worker=1, ", "LocalCUDACluster(n_workers=2, threads_per_worker=4, "),
     ("import numpy as np\n", "import cupy\nimport numpy as np\n"),
     ("x = np.random.default_rng(0)", "x = cupy.random.default_rng(0)"),
     ("out = np.empty_like(x)", "out = cupy.empty_like(x)"),
@@ -81,7 +81,7 @@ ON_GPUS = (
 PROSE_ON_GPUS = (
     ("This notebook starts two CPU workers on this machine.", "This run has a worker for each of two GPUs."),
     (
-        "On a machine with GPUs,\nstart `dask_cuda.LocalCUDACluster(threads_per_worker=8)` instead, make the arrays with CuPy, and "
+        "On a machine with GPUs,\nstart `dask_cuda.LocalCUDACluster(threads_per_worker=4)` instead, make the arrays with CuPy, and "
         'stream blocks with `device="cuda"`. The page\n[large_arrays.md](../../docs/large_arrays.md) links to such a run.',
         "`dask_cuda`\nstarts them. The arrays are made with CuPy, and section 3 streams blocks of NumPy through the GPUs.",
     ),

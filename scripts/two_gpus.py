@@ -45,9 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--small", action="store_true", help="use sizes that take seconds on a CPU; the times mean nothing"
     )
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument(
-        "--threads", type=int, default=8, help="threads per worker: those that run, and others that wait"
-    )
+    parser.add_argument("--threads", type=int, default=4, help="threads per worker")
     parser.add_argument("--limit", default="", help='the memory of blocks in flight per worker, "1 GiB" by default')
     parser.add_argument("--rounds", type=int, default=2, help="runs of each array after the first one")
     options = parser.parse_args(arguments)

@@ -6,12 +6,13 @@ import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
+import dask.array as da
 import numpy as np
 import pytest
 from pretend_device import PretendDevice
 
 from blocknb.arrays import in_flight
-from blocknb.arrays.halo import HaloBlock
+from blocknb.arrays.halo import HaloBlock, HaloPieces
 from blocknb.arrays.streaming import Streamer
 from blocknb.errors import LaunchError
 
@@ -211,6 +212,28 @@ def test_a_chunk_with_a_halo_is_assembled_once(pinned: bool) -> None:
     assert len(device.of("place")) == (5 if pinned else 0)  # the chunk, and a band on each side
     assert all(kernel.begin >= device.of("place")[-1].end for kernel in device.of("kernel") if pinned)
     assert device.held == 0 and device.peak <= 3 * x.nbytes
+
+
+@pytest.mark.parametrize("edges", ["reflect", "periodic", "nearest", 3.0])
+def test_the_bands_are_the_frame(edges: str | float) -> None:
+    x = np.random.default_rng(0).random((7, 5, 9))
+    array, depths = da.from_array(x, chunks=((4, 3), (5,), (3, 6))), {0: 2, 1: 0, 2: 1}
+    for index in np.ndindex(*array.numblocks):
+        pieces = HaloPieces("halo", array, index, depths, dict.fromkeys(range(3), edges))
+        spec = pieces.spec()
+        found = {key: array.blocks[key[1:]].compute() for key in pieces.keys if key not in pieces.slicing}
+        for key, (_, source, part) in pieces.slicing.items():
+            found[key] = array.blocks[source[1:]].compute()[part]
+        block = spec.block([found[key] for key in pieces.keys])
+        expected, again = (np.full(block.shape, np.nan) for _ in range(2))
+        block.assembled(expected)
+        again[block.inside] = block.chunk
+        for region, parts in block.bands():
+            for part, piece in parts:
+                assert np.isnan(again[region][part]).all(), "an element is in two bands"
+                again[region][part] = piece
+        assert len(block.bands()) == 4
+        assert np.array_equal(again, expected) and not np.isnan(again).any()
 
 
 def test_four_tasks_have_streams_of_their_own() -> None:
