@@ -94,7 +94,10 @@ class WorkerSearch:
         """Races some configurations. Nothing is returned after a stop."""
         # In the final, all run here; a time of another device must not exclude them.
         race = WorkerRace(
-            self.tuner.__name__, final=final, seen=lambda: (math.inf if final else self.bound, self.stopped)
+            self.tuner.__name__,
+            final=final,
+            finalists=final,
+            seen=lambda: (math.inf if final else self.bound, self.stopped),
         )
         with _measuring:
             self.tuner.race_here(race, [self.configs[number] for number in numbers], self.args, self.kwargs)

@@ -86,6 +86,8 @@ class Race:
     failure: KernelError | None = None
     seconds: float = 0.0
     final: bool = True
+    #: Whether all entrants are in the final from the first round on.
+    finalists: bool = False
     #: What the rest of a cluster knows: (the least median in milliseconds, whether to stop).
     seen: Callable[[], tuple[float, bool]] = lambda: (math.inf, False)
     #: The races on a cluster, by kind of device.
@@ -184,7 +186,7 @@ class Judge:
         step: Callable[[str], None],
     ):
         self.race, self.entrants, self.before, self.seconds, self.step = race, entrants, before, seconds, step
-        self.end, self.final = math.inf, False
+        self.end, self.final = math.inf, race.finalists
 
     def __call__(self, times: Mapping[str, Sequence[float]]) -> list[str]:
         now = time.perf_counter()
@@ -206,7 +208,7 @@ class Judge:
                 self._stop(
                     known, name, f"not among the {FINALISTS} fastest after {rounds} rounds, when the time was over"
                 )
-        elif self.final and now >= self.end:
+        elif self.final and now >= self.end and rounds >= LEAST_ROUNDS:
             return []
         if (self.final and rounds >= FINAL) or (len(known) <= 1 and rounds >= LEAST):
             return []

@@ -18,6 +18,7 @@ import blocknb
 import blocknb.language as tl
 from blocknb import Config
 from blocknb.errors import OutOfResources, StaticAssertionFailed
+from blocknb.profile.timing import LEAST_ROUNDS
 from blocknb.runtime import job
 from blocknb.tune import Autotuner, race
 from blocknb.tune.race import FINAL, FINALISTS, LEAST, ROUNDS, Entrant, Race, hopeless
@@ -151,6 +152,15 @@ def test_when_the_time_is_over_the_fastest_enter_a_final(monkeypatch) -> None:
     seconds, found = 0.5, Race("k")
     track.run(found, rep=40)  # long launches: three rounds have a spread, and one of the final
     assert [found.trial(entrant.config).rounds for entrant in track.entrants()] == [4] * FINALISTS + [3] * 2
+
+
+def test_finalists_have_ten_rounds_and_three_if_the_time_is_over(monkeypatch) -> None:
+    track, found = Track({1: 1.0, 2: 1.01}, monkeypatch), Race("k", finalists=True)
+    track.run(found)  # with much time
+    assert [found.trial(entrant.config).rounds for entrant in track.entrants()] == [FINAL] * 2
+    found = Race("k", finalists=True)
+    track.run(found, rep=0)
+    assert [found.trial(entrant.config).rounds for entrant in track.entrants()] == [LEAST_ROUNDS] * 2
 
 
 def test_on_a_gpu_the_clock_uses_the_device_and_the_stream_of_the_launches(monkeypatch) -> None:
