@@ -12,6 +12,7 @@ import { CLASH, cssColour, hatch, sharp } from '../plot/canvas';
 import type { Store } from '../store';
 import {
   emptyReason,
+  isOutdated,
   indexText,
   launchKey,
   load,
@@ -93,8 +94,7 @@ class FootprintView implements Mounted {
   }
 
   update(change: string): void {
-    const other = launchKey(this.store) !== this.loaded;
-    if ((change === 'document' && other) || (change === 'host' && (other || !this.facts))) {
+    if (isOutdated(this.store, change, this.loaded, this.facts)) {
       this.store.run(this.load());
     }
   }
