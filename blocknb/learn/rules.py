@@ -21,7 +21,7 @@ from blocknb.learn.exercise import CheckFinding, Rule, listed
 from blocknb.learn.running import Attempt, called, region_text
 from blocknb.runtime.footprints import memory_launch
 from blocknb.runtime.launch_snapshot import remember
-from blocknb.runtime.reordered import check_orders
+from blocknb.runtime.order_check import check_orders
 
 
 def _lines(accesses: AccessMap) -> list[int]:

@@ -19,7 +19,7 @@ from blocknb.notebook.check_compare import spell
 from blocknb.notebook.numbers import plural
 from blocknb.notebook.observe import Specialisation
 from blocknb.runtime.footprints import memory_launch
-from blocknb.runtime.reordered import OrderCheck, check_orders, takes_turns
+from blocknb.runtime.order_check import OrderCheck, check_orders, takes_turns
 
 BUDGET = Budget(seconds=1.5)
 ORDER_SECONDS = 1.5

@@ -276,12 +276,3 @@ export function elementsOf(value: StepValue): ArrayLike<number> | null {
   const size = value.shown![0] * value.shown![1];
   return bytes.length === size * Elements.BYTES_PER_ELEMENT ? new Elements(bytes.buffer) : null;
 }
-
-/**
- * Tells whether a view has to load again after a change: for another launch than that with the key `loaded`, and for a new kernel, which
- * may know the missing `facts`.
- */
-export function isOutdated(store: Store, change: string, loaded: string, facts: unknown): boolean {
-  const other = launchKey(store) !== loaded;
-  return (change === 'document' && other) || (change === 'host' && (other || !facts));
-}

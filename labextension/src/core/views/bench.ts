@@ -9,7 +9,7 @@ import type { Cell } from '../plot/series';
 import { table, tableRow } from '../plot/table';
 import type { Bench, BenchRow } from '../schema';
 import type { Store } from '../store';
-import { paintedView } from './painted';
+import { paintedView } from '../painted_view';
 import type { ViewSpec } from './spec';
 
 export const bench: ViewSpec = {

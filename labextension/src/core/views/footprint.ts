@@ -12,7 +12,6 @@ import { CLASH, cssColour, hatch, sharp } from '../plot/canvas';
 import type { Store } from '../store';
 import {
   emptyReason,
-  isOutdated,
   indexText,
   launchKey,
   load,
@@ -94,7 +93,8 @@ class FootprintView implements Mounted {
   }
 
   update(change: string): void {
-    if (isOutdated(this.store, change, this.loaded, this.facts)) {
+    const other = launchKey(this.store) !== this.loaded;
+    if ((change === 'document' && other) || (change === 'host' && (other || !this.facts))) {
       this.store.run(this.load());
     }
   }

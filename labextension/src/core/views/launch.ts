@@ -12,15 +12,7 @@ import { PendingLink } from '../pending_link';
 import { placeOf } from '../place';
 import { LaunchPictures } from '../plot/launch_pictures';
 import type { Store } from '../store';
-import {
-  bytesText,
-  emptyReason,
-  isOutdated,
-  launchKey,
-  load,
-  regionText,
-  type LaunchFacts,
-} from '../teaching';
+import { bytesText, emptyReason, launchKey, load, regionText, type LaunchFacts } from '../teaching';
 import type { ExportedLaunch } from '../film/launch_film';
 import { type ExportControls, exportControls } from './launch_export';
 import { whereText } from './launch_text';
@@ -110,7 +102,8 @@ class LaunchView implements Mounted {
   }
 
   update(change: string): void {
-    if (isOutdated(this.store, change, this.loaded, this.facts)) {
+    const other = launchKey(this.store) !== this.loaded;
+    if ((change === 'document' && other) || (change === 'host' && (other || !this.facts))) {
       this.store.run(this.load());
     }
   }

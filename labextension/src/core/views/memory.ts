@@ -8,7 +8,7 @@ import { size } from '../plot/numbers';
 import { table, tableRow, type TableRow } from '../plot/table';
 import type { Memory, MemoryArray, MemoryCopy, MemoryLaunch, MemoryPool } from '../schema';
 import type { Store } from '../store';
-import { paintedView } from './painted';
+import { paintedView } from '../painted_view';
 import type { ViewSpec } from './spec';
 
 export const memory: ViewSpec = {

@@ -12,15 +12,7 @@ import { TilePicture, thumbnail } from '../plot/tile_picture';
 import { type Played, Playing } from '../playing';
 import { StepPlayer, type LineStep } from '../step_player';
 import type { Store } from '../store';
-import {
-  emptyReason,
-  isOutdated,
-  launchKey,
-  load,
-  programText,
-  type StepEvent,
-  type StepFacts,
-} from '../teaching';
+import { emptyReason, launchKey, load, programText, type StepEvent, type StepFacts } from '../teaching';
 import type { Mounted, ViewSpec } from './spec';
 import { HelperRows, lineCells } from './step_lines';
 import { type ChosenValue, otherPrograms, stepParts, valueIn } from './step_link';
@@ -108,7 +100,8 @@ class StepView implements Mounted {
   }
 
   update(change: string): void {
-    if (isOutdated(this.store, change, this.loaded, this.facts)) {
+    const other = launchKey(this.store) !== this.loaded;
+    if ((change === 'document' && other) || (change === 'host' && (other || !this.facts))) {
       this.store.run(this.load());
     } else if (change === 'host') {
       this.programs.forEach((input) => (input.disabled = !this.store.host.request));

@@ -7,7 +7,7 @@ import { h } from '../dom';
 import { size, time } from '../plot/numbers';
 import { table } from '../plot/table';
 import type { Workers, WorkerRow } from '../schema';
-import { paintedView } from './painted';
+import { paintedView } from '../painted_view';
 import type { ViewSpec } from './spec';
 
 export const workers: ViewSpec = {

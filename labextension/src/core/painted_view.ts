@@ -1,9 +1,9 @@
 /** Views without state of their own: what they show follows from the document. */
 
-import { h } from '../dom';
-import type { Document } from '../schema';
-import type { Store } from '../store';
-import type { Mounted, ViewSpec } from './spec';
+import { h } from './dom';
+import type { Document } from './schema';
+import type { Store } from './store';
+import type { Mounted, ViewSpec } from './views/spec';
 
 /**
  * Mounts a view that `content` paints now and after each change of the document. `content` returns null if the document has nothing to
