@@ -1,4 +1,4 @@
-"""`blocknb fuzz --cells`: a fixed sample of random cells has no defect, seeded faults are found and reduced, the corpus stays mended."""
+"""`blocknb fuzz --cells`: a fixed sample of random cells has no defect, seeded faults are found and reduced, and found defects stay fixed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_more_random_cells_have_no_defect(worker: Worker, part: int) -> None:
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
-def test_a_defect_that_was_found_stays_mended(worker: Worker, path: Path) -> None:
+def test_a_defect_that_was_found_stays_fixed(worker: Worker, path: Path) -> None:
     check(worker, "given", parse(path.read_text(), path.name))
 
 
