@@ -194,7 +194,7 @@ class Usage:
         )
 
     def grown(self, now: Usage, sequences: int) -> str:
-        """What has grown too much since this usage, in so many sequences; "" if nothing has."""
+        """Names what has grown too much since this usage, after a number of sequences; "" if nothing has."""
         limits = {"threads": 16, "descriptors": 32, "children": 8, "files": 4, "megabytes": 300 + sequences}
         more = {name: getattr(now, name) - getattr(self, name) for name in limits}
         return ", ".join(f"{more[name]} more {name}" for name, limit in limits.items() if more[name] > limit)

@@ -179,7 +179,7 @@ def any_order(orders: int = 20) -> Rule:
 
 
 def first_programs_load(programs: int, at_most: Callable[..., float] | float) -> Rule:
-    """The first `programs` programs of the grid together load at most so many different bytes. `at_most` is a number, or is called with
+    """The first `programs` programs of the grid together load at most `at_most` different bytes. `at_most` is a number, or is called with
     the arguments by name."""
 
     def check(made: Attempt) -> Iterator[CheckFinding]:

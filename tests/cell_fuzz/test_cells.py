@@ -1,4 +1,4 @@
-"""`blocknb fuzz --cells`: a fixed sample of random cells has no defect, seeded faults are found and reduced, and found defects stay fixed."""
+"""`blocknb fuzz --cells`: random cells have no defect, seeded faults are found and reduced, and found defects stay fixed."""
 
 from __future__ import annotations
 

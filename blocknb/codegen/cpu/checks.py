@@ -242,7 +242,7 @@ class BoundsChecks:
             return
         c = self.code
         _, on = self._guard(self._row_outside(place, base, step, count))
-        # The first element may be outside itself; else so many steps remain inside.
+        # The first element may be outside. Otherwise this number of steps stays inside.
         top = c.i64("sub", place.upper, str(place.size))
         room = c.i64("sub", top, base) if step > 0 else c.i64("sub", base, place.lower)
         steps = c.binary("add", c.binary("sdiv", room, str(abs(step)), "i64", 1), "1", "i64", 1)

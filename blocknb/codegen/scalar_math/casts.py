@@ -2,7 +2,7 @@
 
 A conversion from float to integer truncates and saturates, and makes NaN 0. LLVM's `llvm.fptosi.sat` means the same, but its x86 back end
 scalarizes vectors (61 instructions for eight fp32 with AVX2), so only scalars use it. x86's vector conversions have one result for
-everything out of range (Intel SDM, CVTTPS2DQ): the least signed integer, or the largest unsigned one. Two selects mend signed results,
+everything out of range (Intel SDM, CVTTPS2DQ): the least signed integer, or the largest unsigned one. Two selects correct signed results,
 and a maximum with zero mends unsigned ones. Where the machine lacks the conversion, the vector is clamped first. `maxps` and `minps` return
 their second operand where the first is NaN, so NaN becomes the lower bound, which is 0 for unsigned integers. If no float equals the
 largest integer, the clamp ends at the float below it, and a select puts the largest integer where the value lies beyond. LLVM's
@@ -41,7 +41,7 @@ WIDE = {
 
 @dataclass(frozen=True)
 class VectorConversion:
-    """An instruction that converts so many lanes: the call, and what follows the vector among its operands."""
+    """An instruction that converts a number of lanes: the call, and what follows the vector among its operands."""
 
     lanes: int
     name: str
