@@ -129,7 +129,7 @@ class _Watch:
             self.off[op.result] = flags, load
 
     def _reduced(self, op: Op, args: list[Any]) -> None:
-        """A reduction whose result the lanes that are off change."""
+        """Finds a reduction whose result depends on lanes that a mask turned off."""
         how = op.blocks[0].ops[0].name if len(op.blocks[0].ops) == 2 else ""
         if len(args) != 1 or how not in ("add", "max", "min") or op.args[0] not in self.off:
             return

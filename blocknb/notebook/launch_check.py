@@ -102,7 +102,7 @@ class LaunchCheck:
 
     @property
     def scope(self) -> str:
-        """What was examined, with the number of programs."""
+        """Names the examined launches, with the number of programs."""
         assert self.footprint is not None
         text = self.footprint.scope.removeprefix("footprint of ")
         if self.late:

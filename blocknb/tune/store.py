@@ -149,7 +149,7 @@ def device_kind(gpu: int | None) -> str:
 
 
 def other_device(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a tuning key says of the device: nothing for the first GPU's model, and on a machine without a GPU; else the kind."""
+    """The part of a tuning key for the device: empty for the first GPU's model, and on a machine without a GPU; else the kind."""
     if not machine.has_gpu():
         return ()
     gpu = gpu_of(names, args, kwargs)
@@ -167,7 +167,7 @@ def several_models() -> bool:
 
 
 def unique_name(gpu: int) -> str:
-    """What identifies one GPU among all machines."""
+    """The UUID of a GPU, which identifies it among all machines."""
     from blocknb.runtime import cuda
 
     identity: str = cuda.api().runtime.getDeviceProperties(gpu)["uuid"].hex()
