@@ -20,7 +20,7 @@ import operator
 import sys
 from typing import TYPE_CHECKING, Any
 
-from blocknb.runtime import exporter
+from blocknb.runtime import notebook_methods
 
 if TYPE_CHECKING:
     from blocknb import compat as compat
@@ -175,7 +175,7 @@ _PROVIDERS = {
 }
 
 
-exporter.provide(_method)
+notebook_methods.provide(_method)
 
 
 def _inside_ipython() -> Any:

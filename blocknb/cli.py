@@ -22,6 +22,10 @@ def doctor(options: argparse.Namespace) -> int:
     return 1 if any(finding.required and finding.fix for finding in findings) else 0
 
 
+def _doctor_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--report", action="store_true", help="also list the optimizations that failed")
+
+
 def bench(options: argparse.Namespace) -> int:
     """Measures blocknb and other libraries on this machine: `blocknb bench softmax add`. The groups are `kernels` (all kernels), `gemm`
     (matrix products), `attention`, `launch`, `compile`, `ceilings` and `scaling`. Without a name, everything is measured but `torch` and
@@ -112,6 +116,10 @@ def reference(options: argparse.Namespace) -> int:
         table.record()
     print(table.write())
     return 0
+
+
+def _reference_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--gpu", action="store_true", help="also run the examples on the GPU")
 
 
 def fuzz(options: argparse.Namespace) -> int:
@@ -294,16 +302,17 @@ def _learn_arguments(command: argparse.ArgumentParser) -> None:
     start.add_argument("--no-browser", dest="browser", action="store_false", help="copy the notebooks only")
 
 
-COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "doctor": doctor,
-    "bench": bench,
-    "reference": reference,
-    "fuzz": fuzz,
-    "bisect": bisect,
-    "compile": compile,
-    "report": report,
-    "learn": learn,
-    "cache": cache,
+#: What runs a command, and what adds its arguments to a parser.
+COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], Callable[[argparse.ArgumentParser], None]]] = {
+    "doctor": (doctor, _doctor_arguments),
+    "bench": (bench, _bench_arguments),
+    "reference": (reference, _reference_arguments),
+    "fuzz": (fuzz, _fuzz_arguments),
+    "bisect": (bisect, _bisect_arguments),
+    "compile": (compile, _compile_arguments),
+    "report": (report, _report_arguments),
+    "learn": (learn, _learn_arguments),
+    "cache": (cache, _cache_arguments),
 }
 
 
@@ -316,27 +325,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"blocknb {own_version()}")
     commands = parser.add_subparsers(metavar="command", required=True)
-    for name, run in COMMANDS.items():
+    for name, (run, add_arguments) in COMMANDS.items():
         text = (run.__doc__ or "").strip()
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(run=run)
-        if run is doctor:
-            command.add_argument("--report", action="store_true", help="also list the optimizations that failed")
-        if run is bench:
-            _bench_arguments(command)
-        if run is fuzz:
-            _fuzz_arguments(command)
-        if run is learn:
-            _learn_arguments(command)
-        if run is cache:
-            _cache_arguments(command)
-        if run is report:
-            _report_arguments(command)
-        if run is compile:
-            _compile_arguments(command)
-        if run is bisect:
-            _bisect_arguments(command)
-        if run is reference:
-            command.add_argument("--gpu", action="store_true", help="also run the examples on the GPU")
+        add_arguments(command)
     options = parser.parse_args(arguments)
     return int(options.run(options))

@@ -18,7 +18,7 @@ import numpy as np
 import blocknb
 import blocknb.language as tl
 
-TIMES = 8  # the array has so many times the memory that all workers may use
+TIMES = 8  # the size of the array over the memory that all workers may use
 PIECES = 8  # blocks with their results that fit into the limit at once
 BINS = 256
 
@@ -220,8 +220,8 @@ def link_ms(one: Workload) -> float:
 
 
 def memory_ms(one: Workload, threads: int) -> float:
-    """The milliseconds per launch of the copies on the host alone, by so many threads: into pinned memory, and of the result. The least of
-    three."""
+    """The milliseconds per launch of the copies on the host alone, by a number of threads: into pinned memory, and of the result. The
+    least of three."""
     return min(_memory_ms(one, threads) for _ in range(3))
 
 

@@ -203,7 +203,7 @@ def _burn(seed: int) -> None:
 
 @contextlib.contextmanager
 def loaded(processes: int) -> Iterator[None]:
-    """Inside, so many other processes compute."""
+    """A context in which other processes compute."""
     others = [subprocess.Popen([sys.executable, __file__, "--burn", str(seed)]) for seed in range(processes)]
     try:
         yield

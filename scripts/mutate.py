@@ -259,7 +259,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("module", type=Path, help="path of the module, from the root of the repository")
     parser.add_argument("tests", nargs="*", help="what pytest is to run")
-    parser.add_argument("--count", type=int, default=0, help="a sample of so many mutants (default: all)")
+    parser.add_argument("--count", type=int, default=0, help="the size of a sample of the mutants (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="mutants tried at a time, each in a copy of the tree")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for the tests of one mutant")

@@ -272,7 +272,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--restarts", type=int, default=5)
     parser.add_argument("--loss", type=float, default=0.03, help="the loss that each interval must exclude")
-    parser.add_argument("--every", type=int, default=1, help="only every so many cases")
+    parser.add_argument("--every", type=int, default=1, help="measure one case in N")
     parser.add_argument("--compile", action="store_true", help="time compilations, with no cache, in place of launches")
     parser.add_argument("--without", default="", metavar="PASS", help="a pass that BASE leaves out")
     parser.add_argument("--shape", nargs="*", default=[], help="shapes in place of the suite's, such as 8192x32768")

@@ -52,7 +52,7 @@ LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
 
 @dataclass(frozen=True)
 class Recording:
-    """A notebook, and the file `to` which its run is written. It needs so many `gpus`, whose name contains `device`, and `packages`.
+    """A notebook, and the file `to` which its run is written. It needs `packages`, and `gpus` GPUs whose names contain `device`.
 
     `changes` are texts of its code cells and what replaces them in the run: a notebook that starts CPU workers gets a worker per GPU.
     `prose` are those of its texts."""

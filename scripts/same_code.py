@@ -113,7 +113,7 @@ def pytest_configure(config: Any) -> None:
 
 
 def recorded(place: str, tests: list[str]) -> dict[str, dict[str, Any]]:
-    """What a checkout generates while it runs the tests, or what a file says of that."""
+    """The texts that a checkout generates while it runs the tests, or those of a file that recorded them."""
     path = Path(place).resolve()
     if path.is_file():
         return json.loads(path.read_text())

@@ -126,7 +126,7 @@ def environment(folder: Path, one_in: int) -> dict[str, str]:
 
 
 def pytest_collection_modifyitems(config, items) -> None:  # type: ignore[no-untyped-def]
-    """In the emulated process: keeps one test in so many."""
+    """In the emulated process: keeps a share of the tests."""
     one_in = int(os.environ[SAMPLE])
     kept: dict[bool, list[object]] = {True: [], False: []}
     for item in items:

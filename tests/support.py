@@ -39,6 +39,14 @@ def random_array(shape: int | tuple[int, ...], dtype: Any, rng: np.random.Genera
     return rng.standard_normal(shape).astype(dtype)
 
 
+def misaligned(values: np.ndarray) -> np.ndarray:
+    """A copy of an array at an odd address."""
+    made = np.zeros(values.nbytes + 1, np.uint8)[1:].view(values.dtype).reshape(values.shape)
+    made[...] = values
+    assert made.ctypes.data % values.itemsize
+    return made
+
+
 def random_args(func: Func, sizes: int | Sequence[int], scalars: Sequence[Any] = (), seed: int = 0) -> list[Any]:
     """Arguments for a function: an array for each pointer (of `sizes` elements), the `scalars` in order for the rest."""
     rng, rest = np.random.default_rng(seed), iter(scalars)

@@ -100,10 +100,10 @@ def code_shape() -> ModuleType:
 
 
 def only_known(found: Collection[str], rule: str) -> None:
-    """Compares the violations of a rule with the known ones: none may be added, and mended ones must be removed from the list."""
-    new, mended = sorted(set(found) - KNOWN[rule]), sorted(KNOWN[rule] - set(found))
+    """Compares the violations of a rule with the known ones: none may be added, and fixed ones must be removed from the list."""
+    new, fixed = sorted(set(found) - KNOWN[rule]), sorted(KNOWN[rule] - set(found))
     assert not new, f"{rule}:\n" + "\n".join(new)
-    assert not mended, f"take these out of KNOWN[{rule!r}], they are mended:\n" + "\n".join(mended)
+    assert not fixed, f"take these out of KNOWN[{rule!r}], they are fixed:\n" + "\n".join(fixed)
 
 
 def room_of(path: Path) -> str:

@@ -56,7 +56,7 @@ class Facts(FunctionFacts):
         self.suppositions: dict[tuple[Value, int], Facts] = {}
 
     def with_multiple(self, parameter: Value, multiple: int) -> Facts:
-        """The facts if a parameter were a multiple of so many elements, or, for a pointer, bytes."""
+        """The facts if a parameter were a multiple of a number, which counts bytes for a pointer."""
         key = parameter, multiple
         if key not in self.suppositions:
             supposed = self.suppositions[key] = Facts(self.func)

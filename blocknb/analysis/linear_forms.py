@@ -34,7 +34,7 @@ class Symbol(NamedTuple):
 
     @property
     def is_uniform(self) -> bool:
-        """The same for every element of the tile."""
+        """Whether the value is the same for every element of the tile."""
         return all(a < 0 for a in self.axes)
 
     def __str__(self) -> str:
@@ -120,7 +120,7 @@ class Form:
         return Form({m: c // k for m, c in self.terms.items()}, self.exact)
 
     def assumed(self) -> Form:
-        """The same form, no longer exact."""
+        """A copy of the form that is marked as not exact."""
         return Form(self.terms, False) if self.exact else self
 
     @property

@@ -17,7 +17,7 @@ MOST_REGISTERS = 255  # per thread
 
 
 def resident(target: Target, warps: int, registers: int, shared: int) -> int:
-    """How many CTAs an SM holds, of so many warps, registers per thread and bytes of shared memory."""
+    """How many CTAs with these warps, registers per thread and bytes of shared memory an SM holds."""
     return min(ctas_by_resource(target, warps, registers, shared).values())
 
 

@@ -20,6 +20,7 @@ from blocknb.arrays.in_flight import BytesInFlight, add
 from blocknb.arrays.streaming import Streamer
 from blocknb.errors import LaunchError
 from blocknb.runtime import cuda
+from blocknb.runtime.misaligned import is_aligned
 
 SHARE = 0.5  # of a GPU's free memory, which blocks in flight take without a limit
 DEVICES = (None, "cuda")
@@ -102,7 +103,7 @@ def host_block(block: Any) -> Any:
             f"a chunk is a {type(block).__name__}, and kernels take chunks of NumPy or CuPy",
             hint="x.map_blocks(numpy.asarray) converts the chunks of a Dask array",
         )
-    if not block.flags.aligned or block.ctypes.data % block.itemsize or not block.dtype.isnative:
+    if not is_aligned(block) or not block.dtype.isnative:
         block = block.astype(block.dtype.newbyteorder("="), copy=True)
         add(aligned=1)
     view = block.view()

@@ -17,7 +17,7 @@ from blocknb.errors import LaunchError
 
 @dataclass
 class BlockTotals:
-    """What a process has computed on blocks since it started, or since `reset_totals`.
+    """Counts of the work of a process on blocks since it started, or since `reset_totals`.
 
     `copy_ms` and `compute_ms` are sums over blocks. `busy_ms` is the time in which at least one block was in flight. So copies overlap
     kernels, or blocks each other, where `busy_ms` is less than the sum of the others. `aligned` counts blocks that were copied because

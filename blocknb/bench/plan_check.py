@@ -22,8 +22,8 @@ from blocknb.kernels.shapes import Plan
 from blocknb.kernels.strides import device
 from blocknb.profile.timing import interleaved
 
-CLOSE = 1.05  # a choice whose time is at most so many times the best one counts as good
-FIRST_ROUNDS = 4  # after so many rounds, only candidates near the best one are measured
+CLOSE = 1.05  # a choice counts as good up to this multiple of the best time
+FIRST_ROUNDS = 4  # after these rounds, only candidates near the best one are measured
 NEAR = 1.15
 LEAST, MOST = 65, 6000  # rows, columns and depth of the shapes; fewer rows have candidates of their own
 STEPS = (

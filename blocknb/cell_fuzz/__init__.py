@@ -1,7 +1,7 @@
 """Fuzzing of the notebook with random cells: `blocknb fuzz --cells`. It does for cells what `blocknb.fuzz` does for kernels.
 
 `generate` makes a sequence of cells from a seed: options of the magics, redefinitions, wrong arguments, mutated kernels, interrupts.
-`shell` runs it in a real IPython shell, and `judge` applies the oracles: the shell survives, the next correct cell gives the right
+`shell` runs it in a real IPython shell, and applies `oracles`: the shell survives, the next correct cell gives the right
 answer, an error shows the user's lines and none of blocknb's, and the card's document matches the page's schema (`schema`). `run` is
-the command, `shrink` reduces a failing sequence (delta debugging: Zeller, Hildebrandt 2002), and `ledger` records the counts.
+the command, and `shrink` reduces a failing sequence (delta debugging: Zeller, Hildebrandt 2002).
 """

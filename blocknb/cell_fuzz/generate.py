@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from blocknb.cell_fuzz import magic_lines, mutate, wrong, zoo
+from blocknb.cell_fuzz import magic_lines, misuse, mutate, zoo
 from blocknb.cell_fuzz.cell import SETUP, CellSequence, FuzzCell
 from blocknb.cell_fuzz.kernels import Filled, fill
 
@@ -64,7 +64,7 @@ class _Maker:
         """A correct kernel with random options, sometimes in an unusual place or text."""
         rng = self.rng
         cell = self.newest = self._fill()
-        body = rng.choice((wrong.definition, wrong.text, _plain, _plain, _plain))(rng, cell)
+        body = rng.choice((misuse.definition, misuse.text, _plain, _plain, _plain))(rng, cell)
         magic = f"%%blockkernel {magic_lines.options(rng, cell)}\n" if rng.random() < 0.8 else ""
         if magic and rng.random() < 0.06:
             magic = rng.choice(("%%capture\n", "%%time\n", "\n", "# comment\n", " ")) + magic
@@ -99,9 +99,9 @@ class _Maker:
         self.add(cell.source if rng.random() < 0.9 else "pass")
         for _ in range(rng.choice((1, 2, 3))):
             if rng.random() < 0.3:
-                self.add(wrong.odd_call(rng, cell))
+                self.add(misuse.odd_call(rng, cell))
                 continue
-            launch = wrong.wrong_launch(rng, cell)
+            launch = misuse.wrong_launch(rng, cell)
             *first, last = launch.split("\n")
             magic = rng.choice(MAGICS)
             if rng.random() < 0.6 and "interpret" not in magic + last:
@@ -155,7 +155,7 @@ class _Maker:
 
     def raising(self) -> None:
         magic = f"%%blockkernel {magic_lines.options(self.rng, self.newest)}\n" if self.rng.random() < 0.6 else ""
-        self.add(magic + wrong.raising(self.rng, self.newest))
+        self.add(magic + misuse.raising(self.rng, self.newest))
 
     def magics(self) -> None:
         self.add(f"%%blockkernel --quiet --target cpu\n{self.newest.source}\n{self.newest.launch}")
@@ -188,7 +188,7 @@ class _Maker:
 
     def endless(self) -> None:
         rng = self.rng
-        body = rng.choice(wrong.ENDLESS).replace("{launch}", self.newest.launch)
+        body = rng.choice(misuse.ENDLESS).replace("{launch}", self.newest.launch)
         magic = rng.choice(("", "%%blockkernel\n", "%%blockkernel --quiet\n", *MAGICS[2:]))
         self.add("out = np.zeros(8, np.int32)", "sane")
         self.add(magic + body, "", rng.uniform(0.02, 0.6))
@@ -197,7 +197,7 @@ class _Maker:
         """Requests of a page about a card, valid and not."""
         rng, cell = self.rng, self.newest
         self.add(f"%%blockkernel --quiet --target cpu\n{cell.source}\n{cell.launch}")
-        self.add(f"inside.page({cell.kernel}, {wrong.page_request(rng)})")
+        self.add(f"inside.page({cell.kernel}, {misuse.page_request(rng)})")
         if rng.random() < 0.3:
             self.add(
                 f"import tempfile, os\nwith tempfile.TemporaryDirectory() as d:\n    {cell.kernel}.export_html(d + '/card.html')"

@@ -17,7 +17,7 @@ from typing import Any
 
 from blocknb.cell_fuzz.cell import CellSequence, parse
 from blocknb.cell_fuzz.generate import generate
-from blocknb.cell_fuzz.judge import KINDS, CellOutcome
+from blocknb.cell_fuzz.oracles import KINDS, CellOutcome
 from blocknb.cell_fuzz.shrink import shrink
 from blocknb.fuzz.worker import Died, Setup, Worker
 

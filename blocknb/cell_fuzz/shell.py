@@ -17,9 +17,9 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from blocknb.cell_fuzz import judge, zoo
+from blocknb.cell_fuzz import oracles, zoo
 from blocknb.cell_fuzz.cell import CellSequence, FuzzCell
-from blocknb.cell_fuzz.judge import CellOutcome, Shown, Usage
+from blocknb.cell_fuzz.oracles import CellOutcome, Shown, Usage
 
 LIMIT = 20.0  # seconds; a cell that takes longer is interrupted
 GRACE = 20.0  # seconds for an interrupted cell to end
@@ -75,7 +75,7 @@ class CellRunner:
                 good = True
                 continue
             shown = self._run(cell)
-            found = judge.displayed(shown) or self._expected(cell, shown)
+            found = oracles.displayed(shown) or self._expected(cell, shown)
             if found is not None:
                 yield CellOutcome(*found, number)
                 return
@@ -88,7 +88,7 @@ class CellRunner:
             return "hung", f"the cell ended {time.monotonic() - self.fired:.0f} s after the interrupt"
         if shown.succeeded or not cell.role:
             return None
-        text = judge.ANSI.sub("", "\n".join(text for _, text in shown.errors))
+        text = oracles.ANSI.sub("", "\n".join(text for _, text in shown.errors))
         last = text.strip().split("\n")[-1][:300] if text else "the cell failed without an error"
         if shown.interrupted:
             return "hung", f"a correct cell took more than {LIMIT:.0f} s\n{text[-2000:]}"
@@ -126,7 +126,7 @@ class CellRunner:
     def _left(self, last: int) -> CellOutcome:
         # The magic is absent if no cell has loaded the extension.
         magic = self.shell.magics_manager.magics["cell"].get("blockkernel")
-        if left := judge.remaining(magic.__self__.sessions if magic else []):
+        if left := oracles.remaining(magic.__self__.sessions if magic else []):
             return CellOutcome("leaked", left, last)
         self.count += 1
         if self.count == WARM:

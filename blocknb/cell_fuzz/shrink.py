@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from blocknb.cell_fuzz.cell import CellSequence, FuzzCell
-from blocknb.cell_fuzz.judge import CellOutcome
+from blocknb.cell_fuzz.oracles import CellOutcome
 
 
 def shrink(

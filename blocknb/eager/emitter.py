@@ -113,5 +113,5 @@ class EagerEmitter(Emitter):
         return not x.type.is_pointer and not self.elements
 
     def promise(self, x: Value, **promises: Any) -> bool:
-        """Needs no place: the interpreter does not rely on promises."""
+        """Ignores a promise, because the interpreter does not rely on promises."""
         return True

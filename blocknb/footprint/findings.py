@@ -108,7 +108,7 @@ def _both_store(account: Account, race: ProgramRace) -> FootprintFinding:
     hint = "let each program store its own elements, or use an atomic"
     if array.extent == 1:  # no address has room for a program's number
         hint = "use an atomic to combine the values of several programs"
-    elif _every_program_alike(account, race):
+    elif _every_program_alike(race):
         hint = "every program stores the same elements: is program_id in the address?"
     more = _more(race.count, "have several writers")
     return FootprintFinding(
@@ -128,7 +128,7 @@ def _element(region: MemoryRegion, array: ArrayLayout, place: int) -> str:
     return array.element((place * region.unit + region.low - array.low) // array.size)
 
 
-def _every_program_alike(account: Account, race: ProgramRace) -> bool:
+def _every_program_alike(race: ProgramRace) -> bool:
     """Whether all programs that store to an array store to the same elements."""
     runs = race.first.runs
     programs, counts = np.unique(runs.programs, return_counts=True)

@@ -93,7 +93,7 @@ class _Watch:
             case "cast":
                 self._cast(op, args[0], results[0])
             case "reduce":
-                self._reduced(op, args, results)
+                self._reduced(op, args)
             case "div" | "rem" | "mod" | "floordiv":
                 self._divided(op, args)
             case "add" | "sub" | "mul":
@@ -128,8 +128,8 @@ class _Watch:
         if flags is not None and flags.shape == tuple(shape) and flags.any():
             self.off[op.result] = flags, load
 
-    def _reduced(self, op: Op, args: list[Any], results: tuple[Any, ...]) -> None:
-        """A reduction whose result the lanes that are off change."""
+    def _reduced(self, op: Op, args: list[Any]) -> None:
+        """Finds a reduction whose result depends on lanes that a mask turned off."""
         how = op.blocks[0].ops[0].name if len(op.blocks[0].ops) == 2 else ""
         if len(args) != 1 or how not in ("add", "max", "min") or op.args[0] not in self.off:
             return

@@ -12,7 +12,7 @@ from blocknb.language.rules import ATOMIC_DTYPES, SCOPES, SEMANTICS
 from blocknb.language.types import BoolPointer
 
 
-def _order(frame: Frame, sem: Any, scope: Any) -> dict[str, str]:
+def _order(sem: Any, scope: Any) -> dict[str, str]:
     """The memory order (default acq_rel) and the scope (default gpu) of an atomic."""
     names = {
         "sem": ("acq_rel" if sem is None else sem, SEMANTICS),
@@ -52,7 +52,7 @@ def _operand(frame: Frame, pointer: Value, x: Any, argument: str) -> Value:
 def _update(kind: str) -> None:
     def handler(frame: Frame, pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None) -> Value:
         _check(kind, pointer)
-        order = _order(frame, sem, scope)
+        order = _order(sem, scope)
         pointer, mask_value = _with_mask(frame, pointer, mask)
         args = [pointer, _operand(frame, pointer, val, "val")]
         return frame.emit.value("atomic", *args, *([] if mask_value is None else [mask_value]), kind=kind, **order)
@@ -68,7 +68,7 @@ for _kind in ("add", "max", "min", "and", "or", "xor", "xchg"):
 def atomic_cas(frame: Frame, pointer: Any, cmp: Any, val: Any, sem: Any = None, scope: Any = None) -> Value:
     _check("cas", pointer)
     operands = (_operand(frame, pointer, x, name) for x, name in ((cmp, "cmp"), (val, "val")))
-    return frame.emit.value("atomic_cas", pointer, *operands, **_order(frame, sem, scope))
+    return frame.emit.value("atomic_cas", pointer, *operands, **_order(sem, scope))
 
 
 @emits("debug_barrier")

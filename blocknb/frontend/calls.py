@@ -21,10 +21,10 @@ from blocknb.frontend import (  # noqa: F401 (some modules only register their h
     debug,
     descriptors,
     hint_checks,
-    machine,
     memory,
     numeric,
     shapes,
+    target_queries,
 )
 from blocknb.frontend.emitter import Emitter, Mismatch, describe
 from blocknb.frontend.expressions import Method, Operator, printable

@@ -90,11 +90,6 @@ def of_constant(value: Any) -> Dependencies:
     return _answer(collector, text, text if not collector.parts else f"{text} {collector.digest()}")
 
 
-def constant_key(value: Any) -> str:
-    """The text that represents a constexpr argument in a cache key."""
-    return of_constant(value).key
-
-
 def _answer(made: Collector, text: str, key: str) -> Dependencies:
     return Dependencies(
         key, text, tuple(made.sources.values()), made.places, made.fields, made.checks, tuple(made.unknown)

@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
+from blocknb.frontend.bytecode_reads import digest, reads
 from blocknb.frontend.libraries import VALUES, leads, library_class, library_file, library_module, ours, steady, version
-from blocknb.frontend.reads import digest, reads
 from blocknb.frontend.source import MISSING, Source, source_of
 from blocknb.language.constants import constexpr
 from blocknb.language.types import TypeQueries

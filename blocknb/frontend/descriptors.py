@@ -138,7 +138,7 @@ def padded_load(frame: Frame, desc: DescriptorValue, pointers: Value, mask: Valu
     return value
 
 
-def block_value(name: str, desc: DescriptorValue, value: Any, shape: tuple[int, ...]) -> Any:
+def block_value(name: str, value: Any, shape: tuple[int, ...]) -> Any:
     """The value of a store. It is a scalar or has the shape of the block."""
     if isinstance(value, Value) and value.type.shape not in ((), shape):
         raise Mismatch(f"`{name}` writes a block of shape {shape}, not {describe(value)}", "reshape it first", "value")
@@ -147,7 +147,7 @@ def block_value(name: str, desc: DescriptorValue, value: Any, shape: tuple[int, 
 
 def block_store(frame: Frame, name: str, desc: Any, offsets: Any, value: Any, argument: str = "desc") -> None:
     pointers, mask = access(frame, name, desc, offsets, argument)
-    store_tile(frame, pointers, block_value(name, desc, value, desc.block_shape), mask)
+    store_tile(frame, pointers, block_value(name, value, desc.block_shape), mask)
 
 
 @emits("load_tensor_descriptor")
@@ -210,7 +210,7 @@ def store_before(frame: Frame, desc_pointer: Any, value: Any, offsets: Any) -> N
 def _update(kind: str) -> None:
     def handler(frame: Frame, self: Any, offsets: Any, value: Any) -> None:
         pointers, mask = access(frame, f"atomic_{kind}", self, offsets, "self")
-        value = block_value(f"atomic_{kind}", self, value, self.block_shape)
+        value = block_value(f"atomic_{kind}", value, self.block_shape)
         HANDLERS[f"atomic_{kind}"](frame, pointers, value, mask, "relaxed")
 
     emits(f"tensor_descriptor.atomic_{kind}")(handler)
@@ -270,4 +270,4 @@ def gather(frame: Frame, self: Any, x_offsets: Any, y_offset: Any) -> Value:
 @emits("tensor_descriptor.scatter")
 def scatter(frame: Frame, self: Any, value: Any, x_offsets: Any, y_offset: Any) -> None:
     pointers, mask = rows(frame, "scatter", self, x_offsets, y_offset)
-    store_tile(frame, pointers, block_value("scatter", self, value, pointers.type.shape), mask)
+    store_tile(frame, pointers, block_value("scatter", value, pointers.type.shape), mask)

@@ -21,7 +21,7 @@ from blocknb.ir.core import Func
 from blocknb.ir.interp import run as interpret
 from blocknb.ir.reader import read_func
 from blocknb.ir.verify import verify
-from blocknb.runtime.edited import EditedKernel
+from blocknb.runtime.edited_kernel import EditedKernel
 from blocknb.testing import captured
 from blocknb.testing.captured import CapturedLaunch
 from blocknb.trace import Stage

@@ -17,7 +17,7 @@ from typing import Any
 from blocknb.errors import Loc
 from blocknb.ir.core import EMPTY, Block, Func, Op, Value
 from blocknb.language import ops as table
-from blocknb.language.types import Pointer, Tile
+from blocknb.language.types import Tile
 
 _origin: ContextVar[str] = ContextVar("origin", default="")
 
@@ -230,8 +230,3 @@ def emit_copy(op: Op, builder: Builder, mapping: MutableMapping[Value, Value]) -
     )
     builder.next_id += 1
     return builder.append(made)
-
-
-def pointer_to(dtype: Any) -> Tile:
-    """The type of a scalar pointer parameter."""
-    return Tile(Pointer(dtype))

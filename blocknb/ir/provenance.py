@@ -55,7 +55,7 @@ def follow(
     move: Callable[[Op, list], tuple],
 ) -> tuple:
     """The results of an op at the tile level, with the owners of those that are addresses. `owners_at(addresses, bytes)` gives the arrays
-    that hold elements of so many bytes at addresses."""
+    that hold elements of a size in bytes at addresses."""
     if len(results) != 1 or not may_hold_address(op.result.type):
         return results
     owners = _owners(op, args, move)

@@ -13,8 +13,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from blocknb.ir_diff.sentence_writer import ChangeSentence, joined
 from blocknb.ir_diff.sequences import equal_runs
-from blocknb.ir_diff.telling import ChangeSentence, joined
 from blocknb.trace import Resources
 
 #: What a text's instructions name and a comparison ignores: registers, labels, addresses, numbers of metadata. In SASS, `.reuse` goes

@@ -107,7 +107,7 @@ def classified(
 
 
 def _successors(one: IndexedFunc, two: IndexedFunc) -> dict[int, list[int]]:
-    """The new ops by the old op from which each was made: of the same name, if it names such a one."""
+    """The new ops, by the old op that each was made from. An old op of the same name is preferred."""
     found: dict[int, list[int]] = defaultdict(list)
     for id, position in two.ops.items():
         if id in one.ops:
@@ -213,7 +213,7 @@ def _type_change(a: Any, b: Any) -> str:
 
 
 def _replacements(gone: Sequence[int], successors: Mapping[int, Sequence[int]], explained: set[int]) -> list[OpMatch]:
-    """Removed ops with the ops of other names that were made from them. Adds the latter to `explained`."""
+    """Removed ops with the ops of other names that were made from them. Adds the new ops to `explained`."""
     by_target: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for id in gone:
         made = tuple(new for new in successors.get(id, ()) if new not in explained)

@@ -9,13 +9,13 @@ from typing import Any
 from blocknb.ir.core import Op
 from blocknb.ir_diff.indexed import IndexedFunc
 from blocknb.ir_diff.matching import OpMatch
-from blocknb.ir_diff.telling import (
+from blocknb.ir_diff.sentence_writer import (
     MEMORY,
     PLACE,
     STRUCTURE,
     SYNCHRONIZATION,
     ChangeSentence,
-    Telling,
+    SentenceWriter,
     counted,
     joined,
     ops_text,
@@ -30,13 +30,13 @@ SYNCHRONIZES = named("mbarrier") | {"barrier", "warp_barrier", "fence", "commit"
 _ENGINE = {"copy_bulk": "`copy_bulk` (TMA)", "store_bulk": "`store_bulk` (TMA)"}
 
 
-def asynchronous_copies(telling: Telling) -> Iterator[ChangeSentence]:
+def asynchronous_copies(writer: SentenceWriter) -> Iterator[ChangeSentence]:
     """Loads whose data an asynchronous copy brings to shared memory."""
-    after = telling.matching.after
+    after = writer.matching.after
     groups: dict[tuple[Any, ...], list[tuple[OpMatch, list[int]]]] = defaultdict(list)
-    for match in telling.left("replaced"):
+    for match in writer.undescribed("replaced"):
         copies = [id for id in match.after if after.ops[id].op.name in COPIES]
-        loads = [id for id in match.before if telling.matching.op_before(id).name == "load"]
+        loads = [id for id in match.before if writer.matching.op_before(id).name == "load"]
         if copies and loads:
             depth = max(map(len, ([*after.ancestors(id)] for id in copies)))
             ahead = [id for id in copies if len([*after.ancestors(id)]) < depth]
@@ -44,14 +44,14 @@ def asynchronous_copies(telling: Telling) -> Iterator[ChangeSentence]:
             groups[name, stages, len(ahead), after.role_of(copies[-1])].append((match, copies))
     for (name, stages, ahead, role), found in groups.items():
         matches = [match for match, _ in found]
-        count = sum(telling.matching.op_before(id).name == "load" for match in matches for id in match.before)
+        count = sum(writer.matching.op_before(id).name == "load" for match in matches for id in match.before)
         into = f"circular buffers of {stages} stages" if count > 1 else f"a circular buffer of {stages} stages"
-        text = f"{ops_text(count, 'load')} {telling.now} {_ENGINE.get(name, f'`{name}`')} into "
+        text = f"{ops_text(count, 'load')} {writer.now} {_ENGINE.get(name, f'`{name}`')} into "
         text += into if stages > 1 else "shared memory"
         if ahead:
             text += f"; the copies of the first {plural(ahead, 'iteration')} stand before the loop"
         text += f", in the {role} warps" if role else ""
-        yield telling.sentence(text, STRUCTURE + 10, matches)
+        yield writer.sentence(text, STRUCTURE + 10, matches)
 
 
 def _stages(func: IndexedFunc, copy: int) -> int:
@@ -63,53 +63,55 @@ def _stages(func: IndexedFunc, copy: int) -> int:
     return value.type.stages if isinstance(value.type, Buffer) else 1
 
 
-def bulk_stores(telling: Telling) -> Iterator[ChangeSentence]:
+def bulk_stores(writer: SentenceWriter) -> Iterator[ChangeSentence]:
     """Stores that the copy engine does."""
-    after = telling.matching.after
+    after = writer.matching.after
     matches = []
-    for match in telling.left("replaced"):
+    for match in writer.undescribed("replaced"):
         made = [id for id in match.after if after.ops[id].op.name == "store_bulk"]
-        if made and any(telling.matching.op_before(id).name == "store" for id in match.before):
+        if made and any(writer.matching.op_before(id).name == "store" for id in match.before):
             matches.append(match)
     if matches:
-        count = sum(telling.matching.op_before(id).name == "store" for match in matches for id in match.before)
-        text = f"{ops_text(count, 'store')} {telling.now} {_ENGINE['store_bulk']}: the copy engine writes the tile from shared memory"
-        yield telling.sentence(text, MEMORY + 15, matches)
+        count = sum(writer.matching.op_before(id).name == "store" for match in matches for id in match.before)
+        text = f"{ops_text(count, 'store')} {writer.now} {_ENGINE['store_bulk']}: the copy engine writes the tile from shared memory"
+        yield writer.sentence(text, MEMORY + 15, matches)
 
 
-def buffers(telling: Telling) -> Iterator[ChangeSentence]:
+def buffers(writer: SentenceWriter) -> Iterator[ChangeSentence]:
     """Buffers in shared memory that are new, gone, placed, or have other stages."""
-    yield from _restaged(telling)
-    placed = [m for m in telling.left("changed") if "offset" in m.attributes and m.attributes["offset"][0] is None]
+    yield from _restaged(writer)
+    placed = [
+        m for m in writer.undescribed("changed") if "offset" in m.attributes and m.attributes["offset"][0] is None
+    ]
     if placed:
-        yield telling.sentence(f"{plural(len(placed), 'buffer')} got a place in shared memory", PLACE + 10, placed)
+        yield writer.sentence(f"{plural(len(placed), 'buffer')} got a place in shared memory", PLACE + 10, placed)
     for kind, verb in (("added", "added"), ("removed", "removed")):
-        matches = [m for m in telling.left(kind) if telling.op(m).name == "alloc"]
+        matches = [m for m in writer.undescribed(kind) if writer.op(m).name == "alloc"]
         if matches:
-            size = sum(_bytes(telling.op(match)) for match in matches)
+            size = sum(_bytes(writer.op(match)) for match in matches)
             text = f"{plural(len(matches), 'buffer')} in shared memory {verb}: {size} bytes"
-            yield telling.sentence(text, MEMORY - 5, matches)
-    stored = [m for m in telling.left("added") if telling.op(m).name == "local_store"]
+            yield writer.sentence(text, MEMORY - 5, matches)
+    stored = [m for m in writer.undescribed("added") if writer.op(m).name == "local_store"]
     if stored:
-        read = [m for m in telling.left("added") if telling.op(m).name == "local_load"]
+        read = [m for m in writer.undescribed("added") if writer.op(m).name == "local_load"]
         text = f"{plural(len(stored), 'tile')} {'is' if len(stored) == 1 else 'are'} stored to shared memory"
         text += f", and {len(read)} read from there" if read else ""
-        yield telling.sentence(text, MEMORY - 2, [*stored, *read])
+        yield writer.sentence(text, MEMORY - 2, [*stored, *read])
 
 
-def _restaged(telling: Telling) -> Iterator[ChangeSentence]:
+def _restaged(writer: SentenceWriter) -> Iterator[ChangeSentence]:
     groups: dict[tuple[int, int], list[OpMatch]] = defaultdict(list)
-    for match in telling.left("changed"):
-        op = telling.op(match)
+    for match in writer.undescribed("changed"):
+        op = writer.op(match)
         if op.name == "alloc":
-            old = telling.matching.op_before(match.before[0]).result.type.stages
+            old = writer.matching.op_before(match.before[0]).result.type.stages
             if old != op.result.type.stages:
                 groups[old, op.result.type.stages].append(match)
     for (old, new), matches in groups.items():
-        size = sum(_bytes(telling.op(match)) for match in matches)
+        size = sum(_bytes(writer.op(match)) for match in matches)
         verb = "has" if len(matches) == 1 else "have"
         text = f"{plural(len(matches), 'buffer')} {verb} {plural(new, 'stage')} instead of {old}, {size} bytes together"
-        yield telling.sentence(text, MEMORY + 5, matches)
+        yield writer.sentence(text, MEMORY + 5, matches)
 
 
 def _bytes(op: Op) -> int:
@@ -117,18 +119,18 @@ def _bytes(op: Op) -> int:
     return found
 
 
-def accesses_of_another_type(telling: Telling) -> Iterator[ChangeSentence]:
+def accesses_of_another_type(writer: SentenceWriter) -> Iterator[ChangeSentence]:
     """Loads and stores of tiles of another shape or element type."""
     groups: dict[tuple[str, str, str], list[OpMatch]] = defaultdict(list)
-    for match in telling.left("changed"):
-        old, new = telling.matching.op_before(match.before[0]), telling.op(match)
+    for match in writer.undescribed("changed"):
+        old, new = writer.matching.op_before(match.before[0]), writer.op(match)
         if OPS[new.name].kind not in ("memory", "dot") or not new.results or "type" not in match.what:
             continue
         groups[new.name, _shape(old), _shape(new)].append(match)
     for (name, before, now), matches in groups.items():
         if before != now:
             text = f"{ops_text(len(matches), name)} of {now} instead of {before}"
-            yield telling.sentence(text, MEMORY, matches)
+            yield writer.sentence(text, MEMORY, matches)
 
 
 def _shape(op: Op) -> str:
@@ -136,25 +138,25 @@ def _shape(op: Op) -> str:
     return "x".join([*map(str, kind.shape), kind.dtype.short])
 
 
-def synchronization(telling: Telling) -> Iterator[ChangeSentence]:
+def synchronization(writer: SentenceWriter) -> Iterator[ChangeSentence]:
     """Barriers, waits and mbarriers that were added or removed; a barrier with the op behind it."""
     for kind, verb in (("added", "inserted"), ("removed", "removed")):
-        matches = [m for m in telling.left(kind) if telling.op(m).name in SYNCHRONIZES | {"mbarriers"}]
-        barriers = [m for m in matches if telling.op(m).name == "barrier"]
-        side = telling.matching.after if kind == "added" else telling.matching.before
+        matches = [m for m in writer.undescribed(kind) if writer.op(m).name in SYNCHRONIZES | {"mbarriers"}]
+        barriers = [m for m in matches if writer.op(m).name == "barrier"]
+        side = writer.matching.after if kind == "added" else writer.matching.before
         for place, group in _by_next(side, barriers, kind).items():
             text = f"{ops_text(len(group), 'barrier')} {verb}{f' before {place}' if place else ''}"
-            yield telling.sentence(text, SYNCHRONIZATION + 5, group, lines=not place)
+            yield writer.sentence(text, SYNCHRONIZATION + 5, group, lines=not place)
         others = [m for m in matches if m not in barriers]
         if others:
-            text = f"{verb}: {counted(telling.op(match).name for match in others)}"
+            text = f"{verb}: {counted(writer.op(match).name for match in others)}"
             text = f"synchronization {text}"
-            yield telling.sentence(text, SYNCHRONIZATION, others)
-    for match in telling.left("added", "replaced"):
-        if match.kind == "replaced" and all(telling.matching.op_after(id).name in SYNCHRONIZES for id in match.after):
-            names = counted(telling.matching.op_after(id).name for id in match.after)
-            old = joined([f"`{telling.matching.op_before(id).name}`" for id in match.before])
-            yield telling.sentence(f"{old} {telling.now} {names}", SYNCHRONIZATION, [match])
+            yield writer.sentence(text, SYNCHRONIZATION, others)
+    for match in writer.undescribed("added", "replaced"):
+        if match.kind == "replaced" and all(writer.matching.op_after(id).name in SYNCHRONIZES for id in match.after):
+            names = counted(writer.matching.op_after(id).name for id in match.after)
+            old = joined([f"`{writer.matching.op_before(id).name}`" for id in match.before])
+            yield writer.sentence(f"{old} {writer.now} {names}", SYNCHRONIZATION, [match])
 
 
 def _by_next(side: IndexedFunc, barriers: list[OpMatch], kind: str) -> dict[str, list[OpMatch]]:

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 
 from blocknb.ir_diff import control_sentences, memory_sentences, value_sentences
 from blocknb.ir_diff.matching import Matching
-from blocknb.ir_diff.telling import ChangeSentence, Telling
+from blocknb.ir_diff.sentence_writer import ChangeSentence, SentenceWriter
 
 __all__ = ["ChangeSentence", "sentences"]
 
 #: The rules in the order in which they take matches.
-RULES: tuple[Callable[[Telling], Iterator[ChangeSentence]], ...] = (
+RULES: tuple[Callable[[SentenceWriter], Iterator[ChangeSentence]], ...] = (
     control_sentences.function_attributes,
     control_sentences.warp_roles,
     control_sentences.unrolled_loops,
@@ -45,6 +45,6 @@ def sentences(matching: Matching, compared: bool = False) -> list[ChangeSentence
 
     `compared` is true for two compilations, which no pass connects.
     """
-    telling = Telling(matching, compared)
-    found = [sentence for rule in RULES for sentence in rule(telling)]
+    writer = SentenceWriter(matching, compared)
+    found = [sentence for rule in RULES for sentence in rule(writer)]
     return sorted(found, key=lambda sentence: -sentence.weight)

@@ -16,7 +16,7 @@ from blocknb import TensorDescriptor
 from blocknb.kernels.operands import Blocks, MatmulProblem
 from blocknb.kernels.shapes import TileShape
 from blocknb.kernels.strides import device
-from blocknb.kernels.tiling import finish, place, place_of_pair, programs
+from blocknb.kernels.tiling import finish, operand_descriptor, place, place_of_pair, programs
 
 
 @blocknb.kernel
@@ -33,14 +33,8 @@ def matmul_descriptor_kernel(
 
     Hopper's wgmma takes the first operand from registers. So SWAPPED lets a 32-bit operand b be stored along either axis.
     """
-    if TRANS_A:
-        a_blocks = bl.make_tensor_descriptor(a, [k, m], [a_step, 1], [BLOCK_K, BLOCK_M])
-    else:
-        a_blocks = bl.make_tensor_descriptor(a, [m, k], [a_step, 1], [BLOCK_M, BLOCK_K])
-    if TRANS_B:
-        b_blocks = bl.make_tensor_descriptor(b, [n, k], [b_step, 1], [BLOCK_N, BLOCK_K])
-    else:
-        b_blocks = bl.make_tensor_descriptor(b, [k, n], [b_step, 1], [BLOCK_K, BLOCK_N])
+    a_blocks = operand_descriptor(a, m, k, a_step, BLOCK_M, BLOCK_K, TRANS_A)
+    b_blocks = operand_descriptor(b, k, n, b_step, BLOCK_K, BLOCK_N, TRANS_B)
     tile_m, tile_n = place_of_pair(bl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP, CLUSTER)
     row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
     total = bl.zeros((BLOCK_N, BLOCK_M) if SWAPPED else (BLOCK_M, BLOCK_N), SUM)

@@ -15,7 +15,7 @@ from blocknb.kernels.descriptors import arguments
 from blocknb.kernels.operands import MatmulProblem
 from blocknb.kernels.shapes import TileShape
 from blocknb.kernels.strides import device, empty
-from blocknb.kernels.tiling import finish, place
+from blocknb.kernels.tiling import finish, operand_descriptor, place
 from blocknb.kernels.wide_tiles import blocks_of
 
 ROWS = 4  # of a tile, per program of the second launch
@@ -35,18 +35,10 @@ def last_wave_kernel(
     whole + i % split. With a CLUSTER of 2, a unit is two tiles below each other, for programs 2i and 2i + 1.
     """
     WIDTH: bl.constexpr = BLOCK_N + MORE_N
-    if TRANS_A:
-        a_blocks = bl.make_tensor_descriptor(a, [k, m], [a_step, 1], [BLOCK_K, BLOCK_M])
-    else:
-        a_blocks = bl.make_tensor_descriptor(a, [m, k], [a_step, 1], [BLOCK_M, BLOCK_K])
-    if TRANS_B:
-        b_blocks = bl.make_tensor_descriptor(b, [n, k], [b_step, 1], [BLOCK_N, BLOCK_K])
-    else:
-        b_blocks = bl.make_tensor_descriptor(b, [k, n], [b_step, 1], [BLOCK_K, BLOCK_N])
-    if MORE_N and TRANS_B:
-        more_blocks = bl.make_tensor_descriptor(b, [n, k], [b_step, 1], [MORE_N, BLOCK_K])
-    elif MORE_N:
-        more_blocks = bl.make_tensor_descriptor(b, [k, n], [b_step, 1], [BLOCK_K, MORE_N])
+    a_blocks = operand_descriptor(a, m, k, a_step, BLOCK_M, BLOCK_K, TRANS_A)
+    b_blocks = operand_descriptor(b, k, n, b_step, BLOCK_K, BLOCK_N, TRANS_B)
+    if MORE_N:
+        more_blocks = operand_descriptor(b, k, n, b_step, BLOCK_K, MORE_N, TRANS_B)
     rank = bl.program_id(0) % CLUSTER
     for unit in bl.range(bl.program_id(0) // CLUSTER, units, PROGRAMS // CLUSTER):
         part, tile, first, last = unit - whole, unit, 0, k

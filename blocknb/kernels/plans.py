@@ -90,7 +90,7 @@ class PlannedWork(NamedTuple):
         return one.cluster * math.ceil(self.m / (one.cluster * one.m)) * math.ceil(self.n / one.n)
 
     def per_tile(self, one: TileCost, steps: int, running: int) -> float:
-        """The microseconds of a multiprocessor for a tile of so many steps, while `running` tiles run on the device."""
+        """The microseconds of a multiprocessor for a tile with this number of steps, while `running` tiles run on the device."""
         busy = min(1, running / self.processors)
         lines = one.m * self.lines[0] + one.n * self.lines[1] * (READ_TOGETHER if one.cluster > 1 else 1)
         reading = LINE_READ * lines * (READ_ALONE + (1 - READ_ALONE) * busy)
@@ -178,7 +178,7 @@ def _parts(work: PlannedWork) -> Iterator[tuple[float, TileShape, bool]]:
 
 
 def _splits(work: PlannedWork, tiles: int, together: int) -> list[int]:
-    """Numbers of splits along K whose parts of so many tiles fill a wave of `together`, or two, or half of one."""
+    """Numbers of splits along K whose parts fill half a wave, one or two waves of `together` programs."""
     full = together // tiles
     found = {full, full - 1, full // 2, 2 * together // tiles if full < 2 else 0}
     return sorted(s for s in found if 2 <= s <= MOST_SPLITS and work.k >= s * LEAST_SPLIT)

@@ -68,7 +68,7 @@ HOPPER = (
 )
 #: For results of up to 64 rows, whose time is that of reading the second operand once; K is twice as deep.
 FEW_ROWS = TileCandidate(64, 64, 4, 5, 0.60, 0)
-SWAPPED_ROWS = 32  # results of up to so many rows are computed transposed
+SWAPPED_ROWS = 32  # results with at most this number of rows are computed transposed
 AMPERE = (
     TileCandidate(128, 128, 4, 4, 1.00, 50),
     TileCandidate(64, 128, 4, 4, 0.75, 50),

@@ -15,7 +15,7 @@ import blocknb.language as bl
 from blocknb.kernels.operands import DESCRIPTORS_FROM, MatmulProblem
 from blocknb.kernels.shapes import TileShape
 from blocknb.kernels.strides import contiguous, device, dtype_name, empty
-from blocknb.kernels.tiling import finish, place
+from blocknb.kernels.tiling import finish, operand_descriptor, place
 
 ROWS, COLUMNS = 16, 128  # of the result, per program of the second launch
 
@@ -54,14 +54,8 @@ def split_descriptor_kernel(
     TRANS_A: bl.constexpr, TRANS_B: bl.constexpr, SUM: bl.constexpr, PRECISION: bl.constexpr,
 ):  # fmt: skip
     """Does the same as `split_kernel` for operands that tensor descriptors describe."""
-    if TRANS_A:
-        a_blocks = bl.make_tensor_descriptor(a, [k, m], [a_step, 1], [BLOCK_K, BLOCK_M])
-    else:
-        a_blocks = bl.make_tensor_descriptor(a, [m, k], [a_step, 1], [BLOCK_M, BLOCK_K])
-    if TRANS_B:
-        b_blocks = bl.make_tensor_descriptor(b, [n, k], [b_step, 1], [BLOCK_N, BLOCK_K])
-    else:
-        b_blocks = bl.make_tensor_descriptor(b, [k, n], [b_step, 1], [BLOCK_K, BLOCK_N])
+    a_blocks = operand_descriptor(a, m, k, a_step, BLOCK_M, BLOCK_K, TRANS_A)
+    b_blocks = operand_descriptor(b, k, n, b_step, BLOCK_K, BLOCK_N, TRANS_B)
     tile_m, tile_n = place(bl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP)
     row, column, first = tile_m * BLOCK_M, tile_n * BLOCK_N, bl.program_id(1) * length
     total = bl.zeros((BLOCK_M, BLOCK_N), SUM)

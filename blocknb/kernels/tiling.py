@@ -41,6 +41,16 @@ def place_of_pair(
 
 
 @blocknb.kernel
+def operand_descriptor(x, rows, columns, step, ROWS: bl.constexpr, COLUMNS: bl.constexpr, TRANS: bl.constexpr):
+    """The descriptor of the blocks of a matrix of `rows` by `columns`. With TRANS, memory holds the transposed matrix."""
+    if TRANS:
+        blocks = bl.make_tensor_descriptor(x, [columns, rows], [step, 1], [COLUMNS, ROWS])
+    else:
+        blocks = bl.make_tensor_descriptor(x, [rows, columns], [step, 1], [ROWS, COLUMNS])
+    return blocks
+
+
+@blocknb.kernel
 def finish(
     total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW: bl.constexpr, ACTIVATION: bl.constexpr,
     TRANSPOSED: bl.constexpr = False,

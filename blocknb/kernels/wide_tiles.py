@@ -13,7 +13,7 @@ import blocknb.language as bl
 from blocknb.kernels.descriptors import arguments
 from blocknb.kernels.operands import MatmulProblem
 from blocknb.kernels.shapes import TileShape
-from blocknb.kernels.tiling import finish, place_of_pair, programs
+from blocknb.kernels.tiling import finish, operand_descriptor, place_of_pair, programs
 
 
 @blocknb.kernel
@@ -25,16 +25,9 @@ def matmul_wide_kernel(
     SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32", c_column=None, CLUSTER: bl.constexpr = 1,
 ):  # fmt: skip
     """Computes one tile of BLOCK_M by BLOCK_N + MORE_N per program; arguments as for `matmul_descriptor_kernel`."""
-    if TRANS_A:
-        a_blocks = bl.make_tensor_descriptor(a, [k, m], [a_step, 1], [BLOCK_K, BLOCK_M])
-    else:
-        a_blocks = bl.make_tensor_descriptor(a, [m, k], [a_step, 1], [BLOCK_M, BLOCK_K])
-    if TRANS_B:
-        b_blocks = bl.make_tensor_descriptor(b, [n, k], [b_step, 1], [BLOCK_N, BLOCK_K])
-        more_blocks = bl.make_tensor_descriptor(b, [n, k], [b_step, 1], [MORE_N, BLOCK_K])
-    else:
-        b_blocks = bl.make_tensor_descriptor(b, [k, n], [b_step, 1], [BLOCK_K, BLOCK_N])
-        more_blocks = bl.make_tensor_descriptor(b, [k, n], [b_step, 1], [BLOCK_K, MORE_N])
+    a_blocks = operand_descriptor(a, m, k, a_step, BLOCK_M, BLOCK_K, TRANS_A)
+    b_blocks = operand_descriptor(b, k, n, b_step, BLOCK_K, BLOCK_N, TRANS_B)
+    more_blocks = operand_descriptor(b, k, n, b_step, BLOCK_K, MORE_N, TRANS_B)
     tile_m, tile_n = place_of_pair(bl.program_id(0), m, n, BLOCK_M, BLOCK_N + MORE_N, GROUP, CLUSTER)
     row, column = tile_m * BLOCK_M, tile_n * (BLOCK_N + MORE_N)
     second = column + BLOCK_N

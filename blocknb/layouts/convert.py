@@ -247,8 +247,10 @@ class _Origins:
 def _cheapest_shuffle(source: Layout, target: Layout, origins: _Origins, element_bits: int) -> Shuffle | None:
     """The steps for single elements or, if that costs less, for words of several elements; None if neither exists.
 
-    From four warps on, single elements: the epilogues of products spill where words make a shuffle cheaper than shared memory."""
+    Shuffles of words need more registers than buffers in shared memory, which they displace, and the price ignores that."""
     found = [_shuffle(origins)]
+    # The number of warps stands in for the register pressure, which is unknown here: products have four warps or more, and their epilogues
+    # spilled. A tf32 product on an H100 lost a third of its speed.
     if source.num_warps >= PARTITIONS:
         return found[0]
     common = [(source.reg.index(basis), target.reg.index(basis)) for basis in source.reg if basis in target.reg]

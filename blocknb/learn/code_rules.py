@@ -130,14 +130,14 @@ def _of_resources(
 
 
 def registers_at_most(most: int, **numbers: Any) -> Rule:
-    """A thread needs at most so many registers on sm_90a."""
+    """A thread needs at most this number of registers on sm_90a."""
     text = "a thread needs {found} registers, and at most {most} are wanted: smaller tiles or more warps need fewer"
     says = f"A thread needs at most {most} registers."
     return _of_resources(f"registers_at_most({most})", says, lambda c: c.trace.resources.registers, most, text, numbers)
 
 
 def shared_at_most(most: int, **numbers: Any) -> Rule:
-    """A program needs at most so many bytes of shared memory on sm_90a."""
+    """A program needs at most this number of bytes of shared memory on sm_90a."""
     text = (
         "a program needs {found} bytes of shared memory, and at most {most} are wanted: smaller tiles or fewer stages "
         "need less"
@@ -157,7 +157,7 @@ no_spills = _of_resources(
 
 
 def programs_per_multiprocessor(least: int, **numbers: Any) -> Rule:
-    """A multiprocessor of sm_90a holds at least so many programs at once."""
+    """A multiprocessor of sm_90a holds at least this number of programs at once."""
 
     def find(made: Attempt) -> Iterator[str]:
         trace = gpu_code(made, **numbers).compiled.trace
@@ -266,7 +266,7 @@ def _narrow(made_for: Specialisation, row: TileAccess) -> str:
 
 
 def bytes_per_lane(least: int, *arrays: str) -> Rule:
-    """Every load and store of these arrays, or of all, moves at least so many bytes per lane, in every case."""
+    """Every load and store of these arrays, or of all, moves at least this number of bytes per lane, in every case."""
 
     def find(made: Attempt) -> Iterator[tuple[str, int | None]]:
         chosen = [made.parameter(name) for name in arrays] or list(made.names)

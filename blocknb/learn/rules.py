@@ -21,7 +21,7 @@ from blocknb.learn.exercise import CheckFinding, Rule, listed
 from blocknb.learn.running import Attempt, called, region_text
 from blocknb.runtime.footprints import memory_launch
 from blocknb.runtime.launch_snapshot import remember
-from blocknb.runtime.reordered import check_orders
+from blocknb.runtime.order_check import check_orders
 
 
 def _lines(accesses: AccessMap) -> list[int]:
@@ -50,7 +50,7 @@ def _stored_once(made: Attempt) -> Iterator[CheckFinding]:
         line = next(iter(_lines(array.stores)), None)
         owner, count = array.stores.owner, array.stores.count
         if (several := owner == SEVERAL).any():
-            yield CheckFinding(_several(made, seen, array, several), "footprint", True, line)
+            yield CheckFinding(_several(seen, array, several), "footprint", True, line)
         elif (often := count > 1).any():
             where, most = region_text(array.name, often), int(count.max())
             text = f"a program stores {where} {most} times: store each element once, after the last change of its value"
@@ -64,7 +64,7 @@ def _stored_once(made: Attempt) -> Iterator[CheckFinding]:
                 yield CheckFinding(text, "footprint", True, line_of(access.op.loc))
 
 
-def _several(made: Attempt, seen: Footprint, array: ArrayFootprint, flags: np.ndarray) -> str:
+def _several(seen: Footprint, array: ArrayFootprint, flags: np.ndarray) -> str:
     """The sentence about elements that several programs store."""
     place = int(np.flatnonzero(flags.reshape(-1))[0])
     table = array.stores.to_numpy().reshape(-1)[place]
@@ -179,7 +179,7 @@ def any_order(orders: int = 20) -> Rule:
 
 
 def first_programs_load(programs: int, at_most: Callable[..., float] | float) -> Rule:
-    """The first `programs` programs of the grid together load at most so many different bytes. `at_most` is a number, or is called with
+    """The first `programs` programs of the grid together load at most `at_most` different bytes. `at_most` is a number, or is called with
     the arguments by name."""
 
     def check(made: Attempt) -> Iterator[CheckFinding]:

@@ -179,7 +179,7 @@ def differs(got: np.ndarray, want: Any, tolerance: Tolerance | float) -> np.ndar
 def attempt(
     exercise: Exercise, answer: Answer, case: Case, seed: int, device: str = "cpu", seconds: float = SECONDS
 ) -> Attempt:
-    """Launches a case, for at most so many seconds. Errors of the kernel become the attempt's `error`."""
+    """Launches a case within a time limit in seconds. Errors of the kernel become the attempt's `error`."""
     made = Attempt(exercise, answer, case, seed, device)
     made.given = prepared(exercise, case, seed)
     made.left = prepared(exercise, case, seed)

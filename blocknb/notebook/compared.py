@@ -90,7 +90,7 @@ def rows(
 
 
 def _rounds(took: float) -> int:
-    """The rounds of a measurement whose round takes so many seconds: enough for an interval of the ratios, if that does not take long."""
+    """The number of rounds of a measurement, from the seconds of one: enough for an interval of the ratios, if that does not take long."""
     rounds = max(FEWEST_ROUNDS, min(MOST_ROUNDS, int(SECONDS / max(took, 1e-9))))
     return max(rounds, noise.LEAST_PAIRS) if took * noise.LEAST_PAIRS <= MOST_SECONDS else rounds
 

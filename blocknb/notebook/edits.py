@@ -13,7 +13,7 @@ from blocknb.errors import LaunchError
 from blocknb.notebook import comparison, knobs
 from blocknb.notebook.card import Card, View
 from blocknb.notebook.observe import KernelRecord, Specialisation, apart
-from blocknb.runtime.edited import EditedKernel
+from blocknb.runtime.edited_kernel import EditedKernel
 from blocknb.trace import Stage, Trace
 
 

@@ -67,7 +67,7 @@ def page(card: Card) -> str:
 
 
 def filled(title: str, body: str, static: str) -> str:
-    """A page with the viewer. `body` and `static` are HTML; the latter is for readers without scripts."""
+    """A page with the viewer. `body` and `static` are HTML. Readers without scripts see `static`."""
     style, viewer = _viewer()
     return _PAGE.format(policy=_POLICY, title=escape(title), style=style, static=static, body=body, viewer=viewer)
 

@@ -30,7 +30,7 @@ def shown(
 
 
 def _settings(offered: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """What was asked for, as "BLOCK=512, num_warps=8, without coalesce"."""
+    """The requested settings as a text: "BLOCK=512, num_warps=8, without coalesce"."""
     values = {knob["name"]: knob["value"] for knob in offered["constants"]}
     found = [f"{name}={value!r}" for name, value in wanted.get("constants", {}).items() if values.get(name) != value]
     for name in ("num_warps", "num_stages"):

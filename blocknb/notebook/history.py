@@ -178,7 +178,7 @@ _numbers = itertools.count()
 
 
 def _judged(card: VersionCard) -> str:
-    """What a verdict belongs to: the source, the constants, the target and the types of the arguments."""
+    """Identifies the code that a verdict belongs to: the source, the constants, the target and the types of the arguments."""
     trace = card.main.compiled.trace
     constants = {name: repr(value) for name, value in trace.constants.items()}
     return document.hash_of(json.dumps([card.source, constants, str(trace.target), dict(trace.signature)]))

@@ -169,7 +169,7 @@ def are_the_cells(card: Card, wanted: Mapping[str, Any]) -> bool:
 
 
 def changes(made: Specialisation, now: Compiled) -> str:
-    """What a change set, in words: "BLOCK=512, num_warps=8, without coalesce"."""
+    """The settings of a change in words: "BLOCK=512, num_warps=8, without coalesce"."""
     before, after = made.compiled.trace.constants, now.trace.constants
     found = [f"{n}={v!r}" for n, v in after.items() if before.get(n) != v]
     for name in ("num_warps", "num_stages"):

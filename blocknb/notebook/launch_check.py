@@ -19,7 +19,7 @@ from blocknb.notebook.check_compare import spell
 from blocknb.notebook.numbers import plural
 from blocknb.notebook.observe import Specialisation
 from blocknb.runtime.footprints import memory_launch
-from blocknb.runtime.reordered import OrderCheck, check_orders, takes_turns
+from blocknb.runtime.order_check import OrderCheck, check_orders, takes_turns
 
 BUDGET = Budget(seconds=1.5)
 ORDER_SECONDS = 1.5
@@ -102,7 +102,7 @@ class LaunchCheck:
 
     @property
     def scope(self) -> str:
-        """What was examined, with the number of programs."""
+        """Names the examined launches, with the number of programs."""
         assert self.footprint is not None
         text = self.footprint.scope.removeprefix("footprint of ")
         if self.late:

@@ -69,7 +69,7 @@ def _running(error: BaseException) -> Iterator[Mapping[str, Any]]:
 
 
 def _pool(found: Mapping[tuple[int, int], holders.HeldMemory]) -> list[str]:
-    """What CuPy's pool and the device say."""
+    """Sentences on the memory of CuPy's pool and of the device."""
     cupy = sys.modules.get("cupy")
     if cupy is None:
         return []

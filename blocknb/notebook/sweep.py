@@ -382,7 +382,7 @@ def _unit(works: Sequence[Work | None]) -> str:
 
 
 def _amount(unit: str, work: Work | None) -> float | None:
-    """What, divided by milliseconds, gives a rate in the unit; None for the unit ms."""
+    """The amount of work: divided by milliseconds, it gives a rate in the unit. None for the unit ms."""
     if unit == "ms" or work is None:
         return None
     return (work.flops or 0) / 1e9 if unit == "TFLOP/s" else (work.unique_bytes or 0) / 1e6

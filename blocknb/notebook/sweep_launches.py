@@ -95,7 +95,7 @@ class LaunchSweep:
 
     @property
     def notes(self) -> list[str]:
-        """What the check could not decide."""
+        """Sentences on the outputs that the check could not judge."""
         if self.check is None:
             return [UNCHECKED.format("add --check EXPR (check= in Python) to check each value")]
         if self.large:

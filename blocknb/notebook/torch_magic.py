@@ -13,7 +13,7 @@ from typing import Any
 
 from IPython.core.error import UsageError
 
-from blocknb.runtime import exporter
+from blocknb.runtime import notebook_methods
 
 
 def start_line(lines: list[str]) -> list[str]:
@@ -41,7 +41,7 @@ class TorchKernelsMagic:
         except ImportError:
             raise UsageError("%%torchkernels needs PyTorch: pip install torch") from None
         stack = ExitStack()
-        record = stack.enter_context(exporter.call("recorded", merged=True))
+        record = stack.enter_context(notebook_methods.call("recorded", merged=True))
         self.open.append((self.depth, stack, record))
 
     def cell(self, line: str, cell: str) -> None:

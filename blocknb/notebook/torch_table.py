@@ -97,7 +97,7 @@ def title_of(kernels: Any) -> str:
 
 
 def about(kernels: Any) -> list[str]:
-    """What the numbers mean, as sentences."""
+    """Sentences that explain the numbers of the table."""
     measured = [k for k in kernels if k.milliseconds is not None]
     if not measured:
         return []

@@ -89,7 +89,7 @@ def next_steps(verdict: Mapping[str, Any]) -> list[str]:
 
 
 def answered(asked: Mapping[str, Any]) -> str:
-    """What became of the question, in one line."""
+    """The state of the question in one line: open, or answered right or wrong."""
     if not asked["answer"]:
         return f"Answer with `%predict {asked['name']} ...`. Then the card opens {_tabs(asked['reveals'])}."
     mark = "✓ right" if asked["right"] else "✗ not right"

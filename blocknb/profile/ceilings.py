@@ -66,7 +66,7 @@ class Ceilings:
         return next((item for item in self.items if item.name == name), None)
 
     def memory_ms(self, read: float, written: float) -> float | None:
-        """The least milliseconds for reading and writing so many bytes of memory; None where memory was not measured.
+        """The least milliseconds for reading and writing a number of bytes of memory; None where memory was not measured.
 
         DRAM needs time to switch between reads and writes, so the rate depends on the mix. The time per byte is interpolated linearly
         between the measurements of writes alone, a copy (half and half) and reads alone.

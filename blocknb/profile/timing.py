@@ -43,7 +43,7 @@ class Timing:
     device: str = ""
 
     def on(self, device: str) -> Timing:
-        """The same times with the name of the device."""
+        """A copy of the times with the name of the device."""
         return replace(self, device=device)
 
     @property

@@ -29,7 +29,7 @@ class ArtifactsError(KernelError):
 
 @dataclasses.dataclass(frozen=True)
 class Shipped:
-    """What makes a Compiled again in another process: the input of its compilation, its entry of the disk cache, and the versions."""
+    """The data from which another process makes a Compiled: the input of its compilation, its entry of the disk cache, and the versions."""
 
     kernel: Any
     kinds: dict[str, Any]

@@ -130,7 +130,7 @@ def _check_names(source: Source, positions: list[str], positional: int, keywords
 
 
 def bind(source: Source, do_not_specialize: frozenset[str], positional: int, keywords: tuple[str, ...]) -> Binding:
-    """Returns the Binding of a call with so many positional values and these keywords. Raises LaunchError for wrong names."""
+    """Returns the Binding of a call with this number of positional values and these keywords. Raises LaunchError for wrong names."""
     parameters = source.parameters
     by_name = {p.name: p for p in parameters}
     positions = [p.name for p in parameters if not p.keyword_only]

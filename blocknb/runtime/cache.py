@@ -21,7 +21,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -347,3 +347,8 @@ def version_of(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return ""
+
+
+def versions_of(packages: Iterable[str]) -> dict[str, str]:
+    """The versions of those packages that are installed, by name."""
+    return {name: version for name in packages if (version := version_of(name))}

@@ -147,7 +147,7 @@ class Job:
                 error.trace = self.failed_trace()
             if isinstance(error, OutOfResources) and error.buffers:
                 with forks.guard:
-                    from blocknb.runtime.what_fits import explained
+                    from blocknb.runtime.shared_memory_hints import explained
 
                 error.hint = explained(error, error.trace.constants)
             raise

@@ -53,7 +53,7 @@ from blocknb.target import CLUSTER, Target
 
 if TYPE_CHECKING:
     from blocknb.runtime.compile import Compiled
-    from blocknb.runtime.edited import EditedKernel
+    from blocknb.runtime.edited_kernel import EditedKernel
     from blocknb.runtime.launch_snapshot import LaunchSnapshot
     from blocknb.trace import Trace
 
@@ -183,9 +183,9 @@ class Kernel(MeasuredKernel, Picklable, TritonAttributes):
     def resume(self, request: Request, stage: str, text: str) -> EditedKernel:
         """Compiles a request on from another text of the IR after a stage. `Stage.edit` calls it."""
         with forks.guard:
-            from blocknb.runtime import edited
+            from blocknb.runtime import edited_kernel
 
-        return edited.resume(self, request, stage, text)
+        return edited_kernel.resume(self, request, stage, text)
 
     def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> Compiled:
         """Compiles and loads the kernel for these arguments without a launch. A dtype of torch or NumPy, or a type text ("*fp32"), stands

@@ -45,7 +45,7 @@ class ArrayReference:
         return memory.array_of(data, self.low - begin, self.view)
 
     def moved(self, scratch: Scratch) -> ArrayReference:
-        """The same array in the copies, if its memory was copied."""
+        """The reference to the array in the copies, if its memory was copied."""
         owner = self.owner()
         if owner is None or id(owner) not in scratch:
             return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from blocknb.runtime import exporter
+from blocknb.runtime import notebook_methods
 from blocknb.runtime.examined import ExaminedKernel
 
 
@@ -32,7 +32,9 @@ class MeasuredKernel(ExaminedKernel):
         Its launches write to copies; `check` is called after a real launch, and then the arrays get their contents back. All points and
         baselines are timed in turns with cold caches. `axes` holds the axes by name if a name is taken. Raises LaunchError, and returns
         the points so far after an interrupt."""
-        return exporter.call("sweep", self, {**(axes or {}), **more}, launch=launch, baselines=baselines, check=check)
+        return notebook_methods.call(
+            "sweep", self, {**(axes or {}), **more}, launch=launch, baselines=baselines, check=check
+        )
 
     def tune(
         self,
@@ -51,7 +53,7 @@ class MeasuredKernel(ExaminedKernel):
         It measures as `@blocknb.autotune` does, and changes no later launch. `restore_value` names arrays that the kernel updates. With
         the `client` of a Dask cluster, the workers measure. A table on disk serves a later call whose numbers and texts are equal, and
         whose arrays have the same dtypes and shapes. Raises AutotunerError if no configuration can run."""
-        return exporter.call(
+        return notebook_methods.call(
             "tune_kernel", self, args, kwargs, configs=configs, client=client, restore_value=restore_value, grid=grid
         )
 
@@ -62,23 +64,23 @@ class MeasuredKernel(ExaminedKernel):
 
         Each entry of `without` is an optional pass, or several, without which the kernel is compiled and measured, too. The baselines are
         called as they are. Raises LaunchError if there is no such launch, or its arrays no longer exist."""
-        return exporter.call("bench", self, baselines or {}, without)
+        return notebook_methods.call("bench", self, baselines or {}, without)
 
     def roofline(self, baselines: Mapping[str, Callable[[], Any]] | None = None) -> Any:
         """The roofline of the last launch of a `%%blockkernel` cell, with the earlier versions of the kernel and with `baselines`, which
         are functions that do the same work. Raises LaunchError if there is no such launch."""
-        return exporter.call("roofline_of", self, baselines or {})
+        return notebook_methods.call("roofline_of", self, baselines or {})
 
     def history(self) -> Any:
         """The versions of the kernel, those of earlier sessions of the notebook included, with their times and verdicts, and the runs of
         cells, knobs and autotuners. It is empty for a kernel that no cell has launched."""
-        return exporter.call("history_of", self)
+        return notebook_methods.call("history_of", self)
 
     def export_html(self, path: Any) -> Any:
         """Writes the newest card of the kernel to one HTML file that needs no network and no kernel; returns its path."""
-        return exporter.call("export_html", self, path)
+        return notebook_methods.call("export_html", self, path)
 
 
 def from_torch(function: Any, *example: Any) -> Any:
     """Starts a cell from an eager function of PyTorch: see `blocknb.torch.from_torch`. It is `blocknb.kernel.from_torch`."""
-    return exporter.call("from_torch", function, *example)
+    return notebook_methods.call("from_torch", function, *example)

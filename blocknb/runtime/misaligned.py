@@ -17,6 +17,11 @@ from blocknb.runtime.binding import without_left_out
 from blocknb.trace import Note
 
 
+def is_aligned(array: np.ndarray) -> bool:
+    """Whether the address of an array is a multiple of the size of an element. NumPy's flag may ask for less, as for complex numbers."""
+    return array.flags.aligned and array.ctypes.data % array.itemsize == 0
+
+
 def copies_misaligned(general: Callable[..., Any]) -> Callable[..., Any]:
     """Decorates `Kernel._general`: repeats a launch that MisalignedArray refused, on aligned copies."""
 
@@ -59,7 +64,7 @@ def _copies(given: dict[str, Any]) -> dict[str, np.ndarray]:
     arrays = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
     found: dict[str, np.ndarray] = {}
     for name, array in arrays.items():
-        if array.flags.aligned and array.ctypes.data % array.itemsize == 0:
+        if is_aligned(array):
             continue
         dense = array.flags.c_contiguous or array.flags.f_contiguous
         same = [n for n in found if _is_same(arrays[n], array)]

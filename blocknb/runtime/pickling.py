@@ -147,7 +147,7 @@ def _captured(source: Source) -> Iterator[tuple[str, Any]]:
 
 
 def _token(source: Source, definition: KernelText) -> Any:
-    """What identifies a kernel by its content; None if it reaches objects that only this process knows."""
+    """A text that identifies a kernel by its content; None if it reaches objects that only this process knows."""
     reached = dependencies(source)
     if not reached.persistent or dict(definition.options)["repr"] is not None:
         return None

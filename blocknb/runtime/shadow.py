@@ -33,7 +33,7 @@ from blocknb.runtime import cuda
 from blocknb.runtime.extents import UNBOUNDED
 from blocknb.runtime.kinds import HOST
 from blocknb.runtime.launch_context import Grid
-from blocknb.runtime.unwritten import UnwrittenArray, unwritten
+from blocknb.runtime.uninitialized import UnwrittenArray, unwritten
 
 if TYPE_CHECKING:
     from blocknb.runtime.compile import Compiled

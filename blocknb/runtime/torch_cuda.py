@@ -233,7 +233,7 @@ def _is_capturing(stream: int) -> bool:
 
 @functools.cache
 def api() -> Any:
-    """What launches use of `cupy.cuda`. The driver finds out where memory lies, so a copy ignores its kind."""
+    """A stand-in for `cupy.cuda` with the names that launches use. The driver finds out where memory lies, so a copy ignores its kind."""
     torch, driver = _torch(), library()
     torch.cuda.init()
     device_of = functools.partial(_answer, _INT, "cuPointerGetAttribute", _DEVICE_ORDINAL)
@@ -267,7 +267,7 @@ def api() -> Any:
 
 @functools.cache
 def driver_api() -> Any:
-    """What launches use of CuPy's bindings of the driver."""
+    """A stand-in for CuPy's bindings of the driver with the names that launches use."""
     driver = library()
     return SimpleNamespace(
         CUDADriverError=CUDADriverError,

@@ -2,7 +2,7 @@
 
 from typing import NoReturn
 
-from blocknb.runtime.unwritten import uninitialized
+from blocknb.runtime.uninitialized import uninitialized
 from blocknb.testing.benching import cuda_graph_without_gc, do_bench, do_bench_cudagraph
 from blocknb.testing.check import assert_close
 from blocknb.testing.limits import get_dram_gbps, get_max_simd_tflops, get_max_tensorcore_tflops, nvsmi

@@ -60,9 +60,9 @@ def do_bench_cudagraph(
     quantiles: Sequence[float] | None = None,
     return_mode: str = "mean",
 ) -> Any:
-    """As do_bench, without the launch overhead: captures about `rep` milliseconds of calls as a CUDA graph, and replays it ten times.
+    """Times a call without the launch overhead: captures about `rep` milliseconds of calls as a CUDA graph, and replays it ten times.
 
-    The L2 cache stays warm. Raises LaunchError without a GPU.
+    Arguments are those of do_bench. The L2 cache stays warm. Raises LaunchError without a GPU.
     """
     _check_mode(return_mode)
     if not machine.has_gpu():

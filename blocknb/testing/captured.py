@@ -27,7 +27,7 @@ from blocknb.runtime import cache, launch_context
 from blocknb.runtime import compile as compiler
 from blocknb.runtime.binding import definition
 from blocknb.runtime.compile import Compiled
-from blocknb.runtime.edited import EditedKernel
+from blocknb.runtime.edited_kernel import EditedKernel
 from blocknb.runtime.interface import TensorWrapper
 from blocknb.runtime.kernel import Launch
 from blocknb.runtime.launch_snapshot import scratch

@@ -14,7 +14,7 @@ import torch
 
 
 class Implementation(Protocol):
-    """What the dispatcher calls: the body, its version for tensors without memory, its gradient, and its rule for vmap."""
+    """The functions that the dispatcher calls: the body, its version for tensors without memory, its gradient, and its rule for vmap."""
 
     def run(self, *args: Any) -> Any:
         """The body on tensors with memory."""

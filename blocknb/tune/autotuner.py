@@ -475,7 +475,7 @@ def autotune(
     `reset_to_zero` and `restore_value` name arrays that the kernel updates. `pre_hook(arguments, reset_only)` and
     `post_hook(arguments, exception)` replace these two.
 
-    `warmup` and `rep` are at most so many milliseconds per configuration (25 and 100). Configurations run in turns, with cold caches. The
+    `warmup` and `rep` limit the milliseconds per configuration (25 and 100). Configurations run in turns, with cold caches. The
     autotuner stops a configuration early that was slower than the best by 25 % in each of four rounds, or by 10 % in ten. If the time
     ends before that, the four fastest continue for at most the same time again (limits: `blocknb.tune.race`). `use_cuda_graph` measures
     replays of a CUDA graph, and `do_bench(call, quantiles)` is a clock of the user's; both measure one configuration after another.

@@ -34,7 +34,7 @@ from blocknb.tune.race import FINALISTS, Race
 from blocknb.tune.searches import SharedTrials
 from blocknb.tune.tuning import MEASURED, Tuning, as_keywords
 
-MOST = 16  # configurations of a task: a killed worker loses at most so many
+MOST = 16  # configurations of a task, which a killed worker loses
 SHARE = 4  # tasks per worker, so that fast and slow workers end together
 LOOKS = 0.5  # seconds between two looks at the list of workers
 TOLD = 0.9  # workers hear of a better median if it is better by so much

@@ -161,7 +161,7 @@ class Race:
             raise KeyboardInterrupt
 
     def trial(self, config: Config) -> Trial:
-        """What is known of a configuration."""
+        """The Trial of a configuration from the measurements so far."""
         if config in self.known:
             return self.known[config]
         values = self.values.get(config, [])

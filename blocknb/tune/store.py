@@ -18,6 +18,7 @@ from typing import Any
 from blocknb.codegen import toolchain
 from blocknb.frontend.dependencies import dependencies
 from blocknb.frontend.description import ATOMS, Collector
+from blocknb.profile.ceilings import name_of
 from blocknb.runtime import cache, host, machine
 from blocknb.runtime.arguments import describer
 from blocknb.runtime.kernel import Kernel
@@ -143,20 +144,12 @@ def _heuristics(kernel: Kernel) -> list[Any]:
 
 
 def device_kind(gpu: int | None) -> str:
-    """The kind of a device, within which times are comparable: the model of a GPU, or the CPU with its number of threads."""
-    from blocknb.target import Target
-
-    if gpu is None:
-        count = host.thread_count()
-        return f"{Target.parse('cpu')}, {count} thread{'s' * (count > 1)}"
-    from blocknb.runtime import cuda
-
-    model = cuda.api().runtime.getDeviceProperties(gpu)["name"].decode()
-    return f"{model} (GPU)" if "GPU" not in model else model
+    """The kind of a device, within which times are comparable: its name."""
+    return name_of(HOST if gpu is None else gpu)
 
 
 def other_device(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a tuning key says of the device: nothing for the first GPU's model, and on a machine without a GPU; else the kind."""
+    """The part of a tuning key for the device: empty for the first GPU's model, and on a machine without a GPU; else the kind."""
     if not machine.has_gpu():
         return ()
     gpu = gpu_of(names, args, kwargs)
@@ -174,7 +167,7 @@ def several_models() -> bool:
 
 
 def unique_name(gpu: int) -> str:
-    """What identifies one GPU among all machines."""
+    """The UUID of a GPU, which identifies it among all machines."""
     from blocknb.runtime import cuda
 
     identity: str = cuda.api().runtime.getDeviceProperties(gpu)["uuid"].hex()

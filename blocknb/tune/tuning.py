@@ -113,7 +113,7 @@ class Tuning:
         return ", ".join([self.kernel, *(f"{name} = {value}" for name, value in self.key.items())])
 
     def text(self, most: int | None = None) -> str:
-        """The headline and the table, with at most so many configurations."""
+        """The headline and the table, with a limited number of configurations."""
         rows = self.rows()
         more = (
             []

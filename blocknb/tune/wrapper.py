@@ -61,7 +61,7 @@ class Wrapper(KernelInterface):
         return {p.name: p.default for p in self.source.parameters if p.default is not MISSING}
 
     def interpret(self, grid: Any, **options: Any) -> Any:
-        """As Kernel.interpret, with the configuration or constants that the wrapper chooses."""
+        """Interprets a launch as `Kernel.interpret` does, with the configuration or constants that the wrapper chooses."""
         return lambda *args, **kwargs: self.run(*args, grid=grid, interpret=options, **kwargs)
 
     def __getattr__(self, name: str) -> Any:

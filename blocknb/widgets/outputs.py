@@ -102,7 +102,7 @@ def _composed(widget: Any, documents: list[Any]) -> dict[str, Any]:
 
 
 def _text(widget: Any) -> str:
-    """What a widget of another package shows, in words."""
+    """The text that stands for a widget of another package."""
     if isinstance(widget, ipywidgets.Output):
         data = [output.get("data", {}).get("text/plain", output.get("text", "")) for output in widget.outputs]
         return "\n".join(text.rstrip() for text in data)

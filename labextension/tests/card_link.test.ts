@@ -82,16 +82,6 @@ describe('a link shows the state that it was made from:', () => {
   });
 });
 
-test('a link of version 0.2 names the second program in its own word', async () => {
-  const { card } = shown(fixture('learn'));
-  card.open(readTarget('v1;step;target:sm_90a;program:0;beside:3;step:4;value:at.5.beside'));
-  await until(
-    () => targetText(card.now()),
-    (text) => text === 'v1;step;target:sm_90a;program:0;compare:3;step:4;value:at.5.compare',
-  );
-  card.dispose();
-});
-
 describe('a stale link leads to the nearest state, and says so:', () => {
   test('a pass that is gone, and a line that the source does not have', async () => {
     const { root, card } = await followed('scale', 'v1;passes;pass:gone.3;line:99', (found) => notice(found));

@@ -6,7 +6,7 @@ import { beforeAll, describe, expect, test, vi } from 'vitest';
 
 import type { Host } from '../src/core/host';
 import { LaunchPlayer } from '../src/core/launch_player';
-import { PlaceState } from '../src/core/place';
+import { PlaceState } from '../src/core/launch_place';
 import { fit } from '../src/core/plot/canvas';
 import { gridOf, numberText, tileIndex } from '../src/core/plot/tile_picture';
 import { StepPlayer } from '../src/core/step_player';

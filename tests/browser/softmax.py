@@ -38,7 +38,6 @@ def softmax(x, out, columns, BLOCK: tl.constexpr):
 """
 RIGHT = WRONG.replace("other=0.0", 'other=-float("inf")')
 COMMENTED = RIGHT.replace("    row = ", "    # one row, one program\n    row = ")
-VERSIONS = (WRONG, RIGHT, COMMENTED)
 CHECK = '--check "np.allclose(out, exact, atol=1e-6)"'
 #: The compiler's number of warps makes several warps share a row, so the code has barriers.
 LAUNCH = "softmax[rows,](x, out, columns, BLOCK=1024{options});"

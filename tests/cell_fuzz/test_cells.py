@@ -1,4 +1,4 @@
-"""`blocknb fuzz --cells`: a fixed sample of random cells has no defect, seeded faults are found and reduced, the corpus stays mended."""
+"""`blocknb fuzz --cells`: random cells have no defect, seeded faults are found and reduced, and found defects stay fixed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from blocknb import cli
-from blocknb.cell_fuzz import inside, judge, mutate, run, schema, zoo
+from blocknb.cell_fuzz import inside, mutate, oracles, run, schema, zoo
 from blocknb.cell_fuzz.cell import SETUP, CellSequence, FuzzCell, parse
 from blocknb.cell_fuzz.generate import PROBE, generate
-from blocknb.cell_fuzz.judge import CellOutcome, Usage
 from blocknb.cell_fuzz.kernels import TEMPLATES, fill
+from blocknb.cell_fuzz.oracles import CellOutcome, Usage
 from blocknb.cell_fuzz.run import SETUP as WORKER
 from blocknb.cell_fuzz.run import outcome_of
 from blocknb.fuzz.numbers import Ambiguous
@@ -52,7 +52,7 @@ def test_more_random_cells_have_no_defect(worker: Worker, part: int) -> None:
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
-def test_a_defect_that_was_found_stays_mended(worker: Worker, path: Path) -> None:
+def test_a_defect_that_was_found_stays_fixed(worker: Worker, path: Path) -> None:
     check(worker, "given", parse(path.read_text(), path.name))
 
 
@@ -247,7 +247,7 @@ def test_an_interrupt_that_python_drops_in_a_callback_is_no_defect() -> None:
         "Traceback (most recent call last):",
     ]
     lines += ['  File "/python/weakref.py", line 370, in remove', "    self = selfref()", "KeyboardInterrupt: ", "4"]
-    assert judge.DROPPED.sub("", "\n".join(lines)) == "4"
-    assert "Exception ignored" in judge.DROPPED.sub(
+    assert oracles.DROPPED.sub("", "\n".join(lines)) == "4"
+    assert "Exception ignored" in oracles.DROPPED.sub(
         "", "\n".join(lines).replace("KeyboardInterrupt: ", "TypeError: no")
     )

@@ -15,6 +15,7 @@ dask = pytest.importorskip("dask")
 
 import block_wrappers as w  # noqa: E402
 import dask.array as da  # noqa: E402
+from support import misaligned  # noqa: E402
 
 import blocknb  # noqa: E402
 from blocknb.arrays import in_flight  # noqa: E402
@@ -170,9 +171,7 @@ def test_blocks_are_read_only_so_that_a_task_can_run_again() -> None:
 
 
 def test_a_misaligned_block_is_copied_and_counted() -> None:
-    raw = np.zeros(4 * 8 + 1, np.uint8)
-    x = raw[1:].view(np.float32)
-    x[:] = np.arange(8)
+    x = misaligned(np.arange(8, dtype=np.float32))
     in_flight.reset_totals()
     chunk = da.from_delayed(dask.delayed(lambda: x)(), (8,), np.float32)
     assert np.array_equal(blocknb.map_blocks(w.scale, chunk, chunk).compute(), 3 * x)

@@ -14,10 +14,13 @@ from local_cluster import started
 
 import blocknb
 import blocknb.language as tl
+from blocknb.tune.race import LIMITS
 from blocknb.tune.tuning import MEASURED, STOPPED, Tuning
 
 KILLS = 20
 ROWS, COLUMNS = 512, 4096
+SLOW = 1, 16  # the smallest tile
+RESOLUTION = LIMITS[-1][1]  # the tuner keeps measuring configurations whose times differ by less
 CONFIGS = [(rows, block) for rows in (1, 2, 4, 8, 16, 32) for block in (16, 32, 64, 128, 256, 512, 1024, 4096)]
 
 
@@ -70,12 +73,14 @@ def test_random_kills_leave_one_result_per_configuration_and_a_choice_within_the
         finally:
             ended.set()
             killer.join()
-        # All choices run in turns on the workers, five times: the same noise for each.
-        compared = list(dict.fromkeys([undisturbed, *choices]))
-        last = [tuned(compared, client, rep=200) for _ in range(5)]
-    medians = {one: sorted(found.trials[n].median for found in last) for n, one in enumerate(compared)}
+        # All choices run in turns on the workers, five times: the same noise for each. A slow configuration shows what the noise hides.
+        compared = list(dict.fromkeys([undisturbed, *choices, SLOW]))
+        searches = [tuned(compared, client, rep=200) for _ in range(5)]
+    times = {one: sorted(found.trials[n].median for found in searches) for n, one in enumerate(compared)}
+    noise = max([RESOLUTION] + [times[one][3] / times[one][1] for one in {undisturbed, *choices}])
+    limit = noise * times[undisturbed][2]
     print(
-        f"{len(choices)} searches with {KILLS} kills chose {choices}; undisturbed {undisturbed}; medians in ms: {medians}"
+        f"{len(choices)} searches with {KILLS} kills chose {choices}; undisturbed {undisturbed}; ms: {times}; noise {noise:.3g}"
     )
-    slowest = medians[undisturbed][-1]
-    assert all(medians[choice][0] <= slowest for choice in choices), (undisturbed, medians)
+    assert times[SLOW][2] > limit, "the noise hides a slow configuration"
+    assert all(times[choice][2] <= limit for choice in choices), (undisturbed, limit, times)

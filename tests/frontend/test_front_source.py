@@ -9,7 +9,7 @@ from frontend_helpers import kernel
 
 import blocknb.language as tl
 from blocknb.errors import SyntaxUnsupported
-from blocknb.frontend.dependencies import constant_key, dependencies
+from blocknb.frontend.dependencies import dependencies, of_constant
 from blocknb.frontend.source import Source, source_of
 
 CELLS = iter(range(1000))
@@ -252,12 +252,12 @@ def test_attributes_of_modules_and_objects_are_followed():
 
 def test_key_of_a_function_argument_covers_its_dependencies():
     space = fresh()
-    before = constant_key(space["helper"])
-    assert constant_key(space["helper"]) == before
+    before = of_constant(space["helper"]).key
+    assert of_constant(space["helper"]).key == before
     cell(HELPER.format(factor=8), space)
-    assert constant_key(space["helper"]) != before
-    assert constant_key(1) != constant_key(1.0) != constant_key(True)
-    assert constant_key(tl.float32) != constant_key(tl.float16)
+    assert of_constant(space["helper"]).key != before
+    assert of_constant(1).key != of_constant(1.0).key != of_constant(True).key
+    assert of_constant(tl.float32).key != of_constant(tl.float16).key
 
 
 def test_dependency_check_takes_microseconds():

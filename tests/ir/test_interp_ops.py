@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blocknb.ir.build import Builder, pointer_to
+from blocknb.ir.build import Builder
 from blocknb.ir.core import Block, Func, Value
 from blocknb.ir.fold import fold
 from blocknb.ir.interp import run
@@ -28,14 +28,14 @@ STRUCT = {1: "b", 2: "h", 4: "i", 8: "q"}
 def evaluate(name: str, operands: list[np.ndarray], dtypes: list[DType], **attrs: Any) -> np.ndarray:
     """Runs one op of the IR on whole arrays, loaded from memory and stored to it."""
     b, size = Builder("test"), len(operands[0])
-    params = [Value(pointer_to(d), f"p{i}") for i, d in enumerate(dtypes)]
+    params = [Value(t.Tile(t.Pointer(d)), f"p{i}") for i, d in enumerate(dtypes)]
     offsets = b.value("arange", start=0, end=size)
 
     def pointers(param: Value) -> Value:
         return b.value("ptradd", b.value("splat", param, shape=(size,)), offsets)
 
     result = b.value(name, *(b.value("load", pointers(p)) for p in params), **attrs)
-    out = Value(pointer_to(result.type.dtype), "out")
+    out = Value(t.Tile(t.Pointer(result.type.dtype)), "out")
     b.op("store", pointers(out), result)
     func = Func("one", (*params, out), Block((), b.finish()))
     found = np.zeros(size, result.type.dtype.numpy)

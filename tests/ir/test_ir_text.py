@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blocknb.errors import Loc
-from blocknb.ir.build import Builder, pointer_to
+from blocknb.ir.build import Builder
 from blocknb.ir.core import Block, Func, Hint, Op, Value
 from blocknb.ir.text import parse_func, print_func, print_lines, print_op
 from blocknb.language import types as t
@@ -234,7 +234,7 @@ attributes = st.recursive(
     names=st.lists(st.one_of(st.just(""), st.from_regex(r"[^\W\d]\w*", fullmatch=True)), max_size=6),
 )
 def test_any_attributes_and_any_names_survive_the_round_trip(attrs: dict, names: list[str]) -> None:
-    pointer = Value(pointer_to(t.float32), "pointer")
+    pointer = Value(t.Tile(t.Pointer(t.float32)), "pointer")
     ops = [
         Op("load", (pointer,), (Value(Tile(t.float32), name),), MappingProxyType(attrs), id=i)
         for i, name in enumerate(names)

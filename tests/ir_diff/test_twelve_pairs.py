@@ -11,7 +11,7 @@ from pairs import compared, stage_pair, told, trace
 
 from blocknb.ir_diff import Matching, sentences
 from blocknb.ir_diff.compilations import match_front_ends, origins
-from blocknb.ir_diff.telling import is_arithmetic, is_structural
+from blocknb.ir_diff.sentence_writer import is_arithmetic, is_structural
 
 STAGES = {
     "coalesce": (

@@ -12,7 +12,7 @@ from observed import observed
 import blocknb
 import blocknb.language as tl
 from blocknb.notebook import card, live
-from blocknb.runtime.edited import EditedKernel
+from blocknb.runtime.edited_kernel import EditedKernel
 
 
 @blocknb.kernel

@@ -21,20 +21,20 @@ X = torch.randn(13, 40, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype):
+def test_half_precision_agrees_with_eager(dtype):
     same(lambda x: (x * 2).gelu() if hasattr(x, "gelu") else F.gelu(x * 2), X.to(dtype), rtol=2e-2, atol=2e-2)
 
 
-def test_float64():
+def test_float64_agrees_with_eager_to_1e_12():
     same(lambda x: x.exp().sum(-1), X.double(), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8])
-def test_integers(dtype):
+def test_integers_agree_with_eager(dtype):
     same(lambda x: (x * 3 + 1).clamp(0, 50) // 2, (X * 10).to(dtype))
 
 
-def test_booleans():
+def test_booleans_agree_with_eager():
     same(lambda x: (x > 0) ^ (x.abs() < 1), X)
 
 
@@ -42,12 +42,12 @@ def test_complex_numbers_stay_with_eager():
     same(lambda x: torch.view_as_real(torch.view_as_complex(x) * 2j) + 1, X.reshape(13, 20, 2))
 
 
-def test_casts():
+def test_casts_agree_with_eager():
     # Inductor leaves out a cast to half precision and back.
     same(lambda x: x.half().float() + x.int().float() + (x > 0).float(), X, rtol=1e-3, atol=1e-3)
 
 
-def test_autocast():
+def test_autocast_agrees_with_eager():
     def f(x, w):
         with torch.autocast("cpu", torch.bfloat16):
             return F.gelu(x @ w).float().sum(-1)
@@ -63,33 +63,33 @@ def test_dynamic_shapes_compile_once():
     assert count.frame_count == 1
 
 
-def test_shapes_become_dynamic():
+def test_another_shape_agrees_with_eager():
     f = compiled(lambda x: x.sum(-1) + x.shape[0])
     for n in (5, 9, 12):
         torch.testing.assert_close(f(X[:n]), X[:n].sum(-1) + n)
 
 
-def test_an_empty_tensor():
+def test_an_empty_tensor_agrees_with_eager():
     same(lambda x: (x * 2).relu(), X[:0])
 
 
-def test_a_scalar_tensor():
+def test_a_scalar_tensor_agrees_with_eager():
     same(lambda x: (x * 2).exp(), torch.tensor(0.5))
 
 
-def test_strided_inputs():
+def test_strided_inputs_agree_with_eager():
     same(lambda x: (x + 1).sum(0), X.t()[::2])
 
 
-def test_misaligned_inputs():
+def test_misaligned_inputs_agree_with_eager():
     same(lambda x: x * 2 + 1, X.flatten()[1:301])
 
 
-def test_views_as_outputs():
+def test_views_as_outputs_agree_with_eager():
     same(lambda x: ((x * 2).t(), (x + 1).view(-1)[3:]), X)
 
 
-def test_mutation_of_an_input():
+def test_an_input_is_mutated_as_in_eager():
     ours, theirs = X.clone(), X.clone()
 
     def f(x):
@@ -100,12 +100,12 @@ def test_mutation_of_an_input():
     torch.testing.assert_close(ours, theirs)
 
 
-def test_aliased_inputs():
+def test_aliased_inputs_agree_with_eager():
     base = X.clone()
     torch.testing.assert_close(compiled(lambda x, y: x + y * 2)(base, base[:]), base * 3)
 
 
-def test_python_control_flow():
+def test_python_control_flow_agrees_with_eager():
     def f(x, flag):
         return x * 2 if flag else x - 1
 
@@ -113,7 +113,7 @@ def test_python_control_flow():
     torch.testing.assert_close((g(X, True), g(X, False)), (X * 2, X - 1))
 
 
-def test_a_graph_break():
+def test_a_function_with_a_graph_break_agrees_with_eager():
     def f(x):
         y = x * 2
         torch._dynamo.graph_break()
@@ -151,12 +151,12 @@ def test_fallback_random_gives_the_numbers_of_eager():
     torch.testing.assert_close(found, f(X))
 
 
-def test_dynamic_quantities_of_python():
+def test_dynamic_python_numbers_agree_with_eager():
     g = compiled(lambda x, s: x * s + 1)
     torch.testing.assert_close([g(X, s) for s in (0.5, 1.5, 2.5)], [X * s + 1 for s in (0.5, 1.5, 2.5)])
 
 
-def test_inference_mode_and_no_grad():
+def test_inference_mode_and_no_grad_agree_with_eager():
     f = compiled(lambda x: F.layer_norm(x, (40,)).sum(0))
     with torch.inference_mode():
         torch.testing.assert_close(f(X), F.layer_norm(X, (40,)).sum(0), rtol=1e-4, atol=1e-4)
@@ -164,23 +164,23 @@ def test_inference_mode_and_no_grad():
         torch.testing.assert_close(f(X), F.layer_norm(X, (40,)).sum(0), rtol=1e-4, atol=1e-4)
 
 
-def test_block_pointers():
+def test_kernels_with_block_pointers_agree_with_eager():
     same(lambda x: (x * 2).sum(-1), X, options={"triton.use_block_ptr": True})
 
 
-def test_tensor_descriptors():
+def test_kernels_with_tensor_descriptors_agree_with_eager():
     same(lambda x: x * 2 + 1, torch.ones(64, 64), options={"triton.use_tensor_descriptor": True})
 
 
-def test_combo_kernels():
+def test_combo_kernels_agree_with_eager():
     same(lambda x, y: (x * 2, y + 1), X, torch.ones(7), options={"combo_kernels": True})
 
 
-def test_foreach():
+def test_foreach_operators_agree_with_eager():
     same(lambda x, y: torch._foreach_add([x, y], [x, y], alpha=2), X, torch.ones(7, 3))
 
 
-def test_a_fused_optimizer_step():
+def test_a_fused_optimizer_step_agrees_with_eager():
     weights = [torch.randn(5, 5, requires_grad=True), torch.randn(7, requires_grad=True)]
     theirs = [w.detach().clone().requires_grad_() for w in weights]
     optimizers = [torch.optim.AdamW(w, lr=0.1, foreach=True) for w in (weights, theirs)]
@@ -201,20 +201,20 @@ def test_multi_kernel_chooses_between_both_kinds_of_reduction():
     same(lambda x: x.softmax(-1), X, options={"triton.multi_kernel": 1})
 
 
-def test_persistent_reductions_switched_off():
+def test_looped_reductions_agree_with_eager():
     same(lambda x: x.softmax(-1), X, options={"triton.persistent_reductions": False})
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune-no-cudagraphs"])
-def test_modes(mode):
+def test_every_mode_agrees_with_eager(mode):
     same(lambda x: (x * 2).softmax(-1), X, mode=mode)
 
 
-def test_coordinate_descent_tuning():
+def test_coordinate_descent_tuning_agrees_with_eager():
     same(lambda x: (x * 2).sum(-1), X, options={"coordinate_descent_tuning": True})
 
 
-def test_checkpointing():
+def test_checkpointing_agrees_with_eager():
     def f(x):
         return torch.utils.checkpoint.checkpoint(lambda y: y.sin().exp(), x, use_reentrant=False).sum()
 
@@ -224,11 +224,11 @@ def test_checkpointing():
     torch.testing.assert_close(ours.grad, theirs.grad)
 
 
-def test_vmap_and_grad_inside():
+def test_vmap_of_grad_agrees_with_eager():
     same(lambda x: torch.func.vmap(torch.func.grad(lambda row: row.sin().sum()))(x), X)
 
 
-def test_index_put_with_accumulation():
+def test_index_put_accumulates_as_in_eager():
     same(lambda x: torch.zeros(5, 40).index_put((torch.arange(13) % 5,), x, accumulate=True), X)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import blocknb
 import blocknb.language as tl
-from blocknb.runtime import unwritten
+from blocknb.runtime.uninitialized import _arrays
 from blocknb.testing import uninitialized
 
 
@@ -143,7 +143,7 @@ def test_a_freed_array_is_forgotten(collect):
     address = x.ctypes.data
     del x
     collect()
-    assert not any(array.low == address for array in unwritten._arrays)
+    assert not any(array.low == address for array in _arrays)
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def take(parts: FactoredTile, chosen: np.ndarray, programs: int) -> FactoredTile
 
 
 def joined(groups: list[tuple[np.ndarray, FactoredTile]], programs: int) -> FactoredTile:
-    """One factored tile over all programs from groups of programs, each given by indices."""
+    """Joins the factored tiles of groups of programs into one over all programs. Indices name the programs of each group."""
     arrays = [(chosen, whole(parts)) for chosen, parts in groups]
     shape = np.broadcast_shapes(*(a.shape[1:] for _, a in arrays))
     found = np.empty((programs, *shape), arrays[0][1].dtype)

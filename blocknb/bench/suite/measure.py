@@ -122,7 +122,7 @@ class MeasuringSession:
         self.functions: dict[str, dict[str, Callable[..., Any]]] = {}
         self.sources = {OURS: Sources("blocknb")}  # copies for searches; measurements use blocknb.kernels
         self.prepared: set[str] = set()
-        self.peers = tuple(peer for peer in self.peers if self._there(peer))
+        self.peers = tuple(peer for peer in self.peers if self._prepared(peer))
         self.cancelled = False  # an interrupt ended a measurement
 
     def _optional(self, name: str, wanted: Any) -> Any:
@@ -131,7 +131,7 @@ class MeasuringSession:
         except ImportError:
             return None
 
-    def _there(self, peer: str) -> bool:
+    def _prepared(self, peer: str) -> bool:
         """Prepares a peer at the first request. Returns False if it is not installed."""
         if peer not in self.prepared:
             self.prepared.add(peer)
@@ -152,7 +152,7 @@ class MeasuringSession:
         """The peers of a benchmark: those requested, or its own, if they are installed."""
         if self.device == "cpu" or self.asked or not benchmark.peers:
             return tuple(p for p in self.peers if p in GENERAL or p in benchmark.variants)
-        return tuple(p for p in benchmark.peers if self._there(p))
+        return tuple(p for p in benchmark.peers if self._prepared(p))
 
     def _prepare(self, peer: str) -> None:
         from blocknb.bench.suite import peers_numpy, peers_torch

@@ -7,7 +7,6 @@ once. The environment of that process also makes malloc keep freed memory, so th
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -28,6 +27,7 @@ from blocknb.bench.suite.search import Best, text
 from blocknb.cpus import cpu_count
 from blocknb.errors import Unsupported
 from blocknb.profile.ceilings import name_of
+from blocknb.runtime.cache import versions_of
 from blocknb.runtime.kinds import HOST
 
 THREADS = ("BLOCKNB_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -248,13 +248,7 @@ def _child(arguments: str) -> None:
 
 
 def versions() -> dict[str, str]:
-    found = {"Python": platform.python_version()}
-    for name in LIBRARIES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    return {"Python": platform.python_version(), **versions_of(LIBRARIES)}
 
 
 def gpu_state() -> dict[str, Any]:

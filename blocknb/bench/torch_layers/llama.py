@@ -161,7 +161,7 @@ def distances(step: LlamaStep, exact: tuple[float, dict[str, Any]]) -> tuple[flo
 
 @dataclass
 class LlamaResults:
-    """What was measured, by contestant: distances from fp32, peak bytes, Timings, and why there are none."""
+    """The results by contestant: distances from fp32, peak bytes and Timings. `problems` says why a contestant has none."""
 
     off: dict[str, tuple[float, float]] = field(default_factory=dict)
     peaks: dict[str, int] = field(default_factory=dict)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 from blocknb.bench.suite.measure import Ratio, ratio_of
 from blocknb.errors import Unsupported
 from blocknb.profile.timing import Timing, interleaved
+from blocknb.runtime.cache import versions_of
 
 LIBRARIES = ("torch", "triton", "liger_kernel", "transformers", "cupy-cuda13x", "cupy-cuda12x")
 Call = Callable[[], Any]
@@ -34,13 +34,7 @@ def require(*modules: str, device: str = "cuda") -> None:
 
 def versions() -> dict[str, str]:
     """The versions of the installed libraries."""
-    found = {}
-    for name in ("blocknb", *LIBRARIES):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    return versions_of(("blocknb", *LIBRARIES))
 
 
 def device_name(device: str) -> str:

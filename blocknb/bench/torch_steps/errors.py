@@ -24,7 +24,7 @@ def error_of(got: Any, exact: Any) -> tuple[float, float]:
 
 
 def wrong(got: Sequence[Any], exact: Sequence[Any], eager: Sequence[Any], dtype: Any) -> str:
-    """What is wrong with results, "" if nothing is."""
+    """Names the error of wrong results; "" for right ones."""
     import torch
 
     eps = torch.finfo(dtype).eps

@@ -59,7 +59,7 @@ def swiglu(gate: Any, up: Any) -> Any:
 
 
 def embedding_backward(rows: int) -> Callable[[Any, Any], Any]:
-    """The gradient of a table of so many rows, from the gradients of looked-up rows and their indices."""
+    """The gradient of a table with a number of rows, from the gradients of looked-up rows and their indices."""
 
     def gradient(dy: Any, indices: Any) -> Any:
         import torch

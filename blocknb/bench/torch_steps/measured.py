@@ -51,7 +51,7 @@ def _ratio(times: dict[str, Timing], peer: str) -> Ratio | None:
 
 @dataclass
 class TorchSession:
-    """What all steps of a run share. `device` is "cuda" or "cpu"."""
+    """The state that all steps of a run share. `device` is "cuda" or "cpu"."""
 
     device: str
     rounds: int = 30

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from blocknb.bench.suite.table import geometric_mean, ratio_text
 from blocknb.bench.torch_steps.definition import TorchStep
 from blocknb.bench.torch_steps.measured import TorchRow, TorchSession, measure
 from blocknb.bench.torch_steps.peers import EAGER, OURS, TRITON
+from blocknb.runtime.cache import version_of
 
 Keep = Callable[[list[Row]], None]
 #: By benchmark: (the least ratio of each step, the least geometric mean or None), as floors and as goals.
@@ -35,10 +35,8 @@ def ready(device: str) -> str:
         return "cpu"
     if not torch.cuda.is_available():
         raise ValueError(f"this benchmark needs a GPU that torch can use{hint}")
-    try:
-        importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:
-        raise ValueError(f"this benchmark needs Triton for the comparison: pip install triton{hint}") from None
+    if not version_of("triton"):
+        raise ValueError(f"this benchmark needs Triton for the comparison: pip install triton{hint}")
     return "cuda"
 
 
@@ -99,12 +97,8 @@ def described(device: str) -> dict[str, str]:
     from blocknb.profile.ceilings import name_of
     from blocknb.runtime.kinds import HOST
 
-    try:
-        triton = importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:
-        triton = "not installed"
     name = torch.cuda.get_device_name() if device == "cuda" else name_of(HOST)
-    return {"device": name, "torch": torch.__version__, "Triton": triton}
+    return {"device": name, "torch": torch.__version__, "Triton": version_of("triton") or "not installed"}
 
 
 # -- the table

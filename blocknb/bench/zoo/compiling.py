@@ -48,7 +48,7 @@ def by_blocknb(target: str) -> Iterator[list[dict[str, Any]]]:
 
 @contextmanager
 def by_triton(target: str) -> Iterator[list[dict[str, Any]]]:
-    """As `by_blocknb`, by Triton for the target of its driver, with all configurations of a tuned kernel."""
+    """Compiles by Triton for the target of its driver, with all configurations of a tuned kernel."""
     from triton.runtime.autotuner import Autotuner as Tuner
     from triton.runtime.jit import JITFunction
 

@@ -85,7 +85,7 @@ class KernelBuilder(InstructionBuilder):
             self.w.do(f"call void @llvm.masked.store.{suffix(element, width)}.p0({operands})")
 
     def _not_truncated(self, value: str, element: str, width: int) -> str:
-        """The same value in a form that LLVM does not recognise as a truncation.
+        """Writes a value in a form that LLVM does not recognise as a truncation.
 
         With AVX-512, LLVM 22 miscompiles a masked store of truncated integers if it finds that the mask holds for one lane alone. It stores
         that lane at its width before the truncation, which overwrites the neighbours. An exclusive or with a zero that LLVM cannot see

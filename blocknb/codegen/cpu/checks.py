@@ -203,9 +203,9 @@ class BoundsChecks:
         if self.by_lane(op):
             return self._row_or_read_only(op, base, step, count)
         place = self.place(op)
-        return "false" if place is None else self._row_outside(op, place, base, step, count)
+        return "false" if place is None else self._row_outside(place, base, step, count)
 
-    def _row_outside(self, op: Op, place: AccessBounds, base: str, step: int, count: str) -> str:
+    def _row_outside(self, place: AccessBounds, base: str, step: int, count: str) -> str:
         c = self.code
         low, reach = self._reach(base, step, count)
         bad = self._beyond(low, place, 1, reach)
@@ -223,7 +223,7 @@ class BoundsChecks:
         """Whether an element is outside, or the row may overlap a read-only array."""
         c, place = self.code, self.place(op)
         assert place is not None
-        bad = self._row_outside(op, place, base, step, count)
+        bad = self._row_outside(place, base, step, count)
         low, reach = self._reach(base, step, count)
         high = c.i64("add", low, reach)
         for argument, size in self._read_only_bytes.items():
@@ -241,8 +241,8 @@ class BoundsChecks:
         if (place := self.place(op)) is None:
             return
         c = self.code
-        _, on = self._guard(self._row_outside(op, place, base, step, count))
-        # The first element may be outside itself; else so many steps remain inside.
+        _, on = self._guard(self._row_outside(place, base, step, count))
+        # The first element may be outside. Otherwise this number of steps stays inside.
         top = c.i64("sub", place.upper, str(place.size))
         room = c.i64("sub", top, base) if step > 0 else c.i64("sub", base, place.lower)
         steps = c.binary("add", c.binary("sdiv", room, str(abs(step)), "i64", 1), "1", "i64", 1)

@@ -31,7 +31,7 @@ class TileCopies(VersionPart):
 
     @lowers("reshape")
     def reshape(self, op: Op) -> None:
-        """The same bytes under another shape; a scalar stays unchanged."""
+        """A buffer with the same bytes and another shape; a scalar stays unchanged."""
         (x,), result = op.args, op.result
         if not x.type.shape:
             self.scalars[result] = self.scalars.of(x)

@@ -130,7 +130,7 @@ def _in_order(x: str, fixed: str, name: str, element: str, nan: bool) -> tuple[s
 
 
 def nearly_extremum(code: InstructionBuilder, name: str, a: str, b: str, dtype: Any, nan: bool, width: int) -> str:
-    """As `extremum`, of floats, but two zeros give the second one."""
+    """The minimum or maximum of floats as by `extremum`, except that two zeros give the second one."""
     element = register_type(dtype)
     ty = vector_type(element, width)
     chosen = machine_extremum(code, name, a, b, element, width)

@@ -136,7 +136,7 @@ class Reduction(VersionPart):
             self.code.w.do(f"store {vector_type(element, width)} {value}, ptr {slot}")
 
     def _lanes(self, vector: str, dtype: Any, have: int, chosen: Sequence[int]) -> str:
-        """Some of the lanes of a vector of `have`."""
+        """Selects some lanes of a vector of `have` lanes."""
         if chosen == range(have):
             return vector
         ty = vector_type(register_type(dtype), have)

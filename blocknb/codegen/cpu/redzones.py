@@ -61,7 +61,7 @@ class GuardedScratch(Scratch):
         return start
 
     def free(self, offset: int) -> None:
-        """Does nothing: no place is used again."""
+        """Does nothing, because each allocation has its own place."""
 
 
 def functions(name: str, scratch: GuardedScratch, first_site: int) -> str:

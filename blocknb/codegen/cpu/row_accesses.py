@@ -91,7 +91,7 @@ class RowAccesses(VersionPart):
 
     @lowers("load")
     def load(self, op: Op, body: VectorBody) -> str:
-        """One vector of a load."""
+        """Loads one vector of a row."""
         c, dtype, mask, other = self.code, op.args[0].type.dtype.element, self._mask(op, body), None
         if len(op.args) > 2 and mask is not None:
             other = casts.to_memory(c, body.value(op.args[2]), dtype, body.width)
@@ -108,7 +108,7 @@ class RowAccesses(VersionPart):
 
     @lowers("store")
     def store(self, op: Op, body: VectorBody) -> None:
-        """One vector of a store."""
+        """Stores one vector of a row."""
         c, dtype, mask = self.code, op.args[0].type.dtype.element, self._mask(op, body)
         value = casts.to_memory(c, body.value(op.args[1]), dtype, body.width)
         addresses = self._addresses(op, body, mask)
@@ -121,7 +121,7 @@ class RowAccesses(VersionPart):
 
     @lowers("atomic", "atomic_cas")
     def atomic(self, op: Op, body: VectorBody) -> str:
-        """One element of an atomic: nests with atomics have vectors of one lane."""
+        """Executes an atomic on one element, because loop nests with atomics have vectors of one lane."""
         count = MASK_AT[op.name]
         self._take_lane_owners(op, body)
         address, *values = (body.value(a) for a in op.args[:count])

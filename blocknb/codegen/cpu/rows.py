@@ -113,7 +113,7 @@ class RowLoops(VersionPart):
         return w.value(f"load i64, ptr {end}")
 
     def _vector(self, position: str, number: int, full: bool, streaming: bool = False) -> None:
-        """One vector of every op."""
+        """Writes the code of one vector of every op."""
         body = VectorBody(self.forms, self.code, self.lowerings, self.nest.width, position, number, full, streaming)
         if full:
             self.prefetch.fetch(self._prefetched, body)
@@ -145,7 +145,7 @@ class RowLoops(VersionPart):
         return c.w.value(f"getelementptr inbounds {buffer.element}, ptr {base}, i64 {at}"), step
 
     def _panel_place(self, value: Value, buffer: ScratchBuffer, position: str) -> tuple[str, int]:
-        """The same in panels, which the microkernel reads."""
+        """The place of an element in panels, which the microkernel reads."""
         c, axis = self.code, self.nest.axis
         assert buffer.panel is not None
         k_axis, n_axis, panel = buffer.panel

@@ -21,7 +21,7 @@ ORDER = {"relaxed": "monotonic", "acquire": "acquire", "release": "release", "ac
 
 
 def load(c: KernelBuilder, checks: BoundsChecks, op: Op, address: str, mask: str | None, other: str | None) -> str:
-    """One element from an i64 address; `other` (zero if None) where the mask is off."""
+    """Loads one element from an i64 address. Returns `other` (zero if None) where the mask is off."""
     dtype = op.args[0].type.dtype.element
     checks.scalar(op, address, mask)
     element = memory_type(dtype)
@@ -39,7 +39,7 @@ def load(c: KernelBuilder, checks: BoundsChecks, op: Op, address: str, mask: str
 
 
 def store(c: KernelBuilder, checks: BoundsChecks, op: Op, address: str, value: str, mask: str | None) -> None:
-    """One element to an i64 address, where the mask is on."""
+    """Stores one element to an i64 address, where the mask is on."""
     dtype = op.args[0].type.dtype.element
     checks.scalar(op, address, mask)
 

@@ -44,7 +44,7 @@ class ScalarLowerings(VersionPart):
 
     @lowers("load")
     def load(self, op: Op) -> None:
-        """One element of an array."""
+        """Loads one element of an array."""
         mask, other = ([self.scalars.of(a) for a in op.args[1:]] + [None, None])[:2]
         address = self.scalars.of(op.args[0])
         self.scalars[op.result] = scalar_accesses.load(self.code, self.checks, op, address, mask, other)
@@ -58,7 +58,7 @@ class ScalarLowerings(VersionPart):
 
     @lowers("atomic", "atomic_cas")
     def atomic(self, op: Op) -> None:
-        """One atomic operation."""
+        """Executes one atomic operation."""
         args = self._args(op)
         count = MASK_AT[op.name]
         mask = args[count] if len(args) > count else None

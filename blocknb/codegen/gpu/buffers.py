@@ -60,7 +60,7 @@ class SharedAddress:
         return self.text.advanced(*self.place(index), 3)
 
     def place(self, index: int) -> tuple[str, int]:
-        """The same as a name and constant bytes."""
+        """The address as a name, and a constant number of bytes after it."""
         text, offset = self.text, self.shared.offset(index) * self.bytes
         meet = offset & self.reach
         base = text.once(("shared", self.thread, meet), lambda: self.thread_part(meet))

@@ -116,7 +116,7 @@ def modifiers(op: Op) -> str:
 
 
 def register_type(bits: int) -> str:
-    """The LLVM type of the register that holds a word of so many bits in inline PTX."""
+    """The LLVM type of the register that holds a word of a size in bits in inline PTX."""
     return "i16" if bits == 16 else f"i{max(bits, 32)}"
 
 

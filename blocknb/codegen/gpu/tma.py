@@ -138,7 +138,7 @@ class TensorCopies(OpLowering):
 
     @lowers("store_wait")
     def wait(self, op: Op) -> None:
-        """Waits until the engine has read all but so many groups of stores."""
+        """Waits until the engine has read all groups of stores, except for a number of the newest ones."""
         ptx = f"cp.async.bulk.wait_group.read {op.attrs['in_flight']};"
         self.text.asm(ptx, ["~{memory}"], [], convergent=True)
 

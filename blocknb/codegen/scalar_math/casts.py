@@ -2,7 +2,7 @@
 
 A conversion from float to integer truncates and saturates, and makes NaN 0. LLVM's `llvm.fptosi.sat` means the same, but its x86 back end
 scalarizes vectors (61 instructions for eight fp32 with AVX2), so only scalars use it. x86's vector conversions have one result for
-everything out of range (Intel SDM, CVTTPS2DQ): the least signed integer, or the largest unsigned one. Two selects mend signed results,
+everything out of range (Intel SDM, CVTTPS2DQ): the least signed integer, or the largest unsigned one. Two selects correct signed results,
 and a maximum with zero mends unsigned ones. Where the machine lacks the conversion, the vector is clamped first. `maxps` and `minps` return
 their second operand where the first is NaN, so NaN becomes the lower bound, which is 0 for unsigned integers. If no float equals the
 largest integer, the clamp ends at the float below it, and a select puts the largest integer where the value lies beyond. LLVM's
@@ -41,7 +41,7 @@ WIDE = {
 
 @dataclass(frozen=True)
 class VectorConversion:
-    """An instruction that converts so many lanes: the call, and what follows the vector among its operands."""
+    """An instruction that converts a number of lanes: the call, and what follows the vector among its operands."""
 
     lanes: int
     name: str
@@ -75,7 +75,7 @@ def to_integer(code: InstructionBuilder, x: str, element: str, target: DType, wi
     return _clamped(code, x, element, target, width)
 
 
-def _splat(value: float, element: str, width: int) -> str:
+def _splat(value: float, element: str) -> str:
     return f"splat ({element} {float_literal(value, element)})"
 
 
@@ -89,11 +89,11 @@ def _clamped(code: InstructionBuilder, x: str, element: str, target: DType, widt
     high = beyond - 1.0 if exact else beyond - 2.0 ** (digits - MANTISSA[element])
     clamped = x
     for predicate, bound in (("ogt", low), ("olt", high)):
-        limit = _splat(bound, element, width)
+        limit = _splat(bound, element)
         better = code.w.value(f"fcmp {predicate} {ty} {clamped}, {limit}")
         clamped = code.select(better, clamped, limit, element, width)
     if target.is_signed:
-        clamped = code.select(_is_number(code, x, ty), clamped, _splat(0.0, element, width), element, width)
+        clamped = code.select(_is_number(code, x, ty), clamped, _splat(0.0, element), element, width)
     middle = integer if target.bits >= 32 else "i32"  # machines convert to these
     signed = target.is_signed or middle != integer
     made = code.convert("fptosi" if signed else "fptoui", clamped, element, middle, width)
@@ -102,7 +102,7 @@ def _clamped(code: InstructionBuilder, x: str, element: str, target: DType, widt
     if exact:
         return made
     most = f"splat ({integer} {(1 << digits) - 1 if target.is_signed else -1})"
-    over = code.w.value(f"fcmp oge {ty} {x}, {_splat(beyond, element, width)}")
+    over = code.w.value(f"fcmp oge {ty} {x}, {_splat(beyond, element)}")
     return code.select(over, most, made, integer, width)
 
 
@@ -120,7 +120,7 @@ def _converted(
         x = code.select(positive, x, "zeroinitializer", element, width)
         return _by_registers(code, machine, x, element, integer, width)
     made = _by_registers(code, machine, x, element, integer, width)
-    over = code.w.value(f"fcmp oge {ty} {x}, {_splat(2.0 ** (target.bits - 1), element, width)}")
+    over = code.w.value(f"fcmp oge {ty} {x}, {_splat(2.0 ** (target.bits - 1), element)}")
     made = code.select(over, f"splat ({integer} {(1 << target.bits - 1) - 1})", made, integer, width)
     return code.select(_is_number(code, x, ty), made, "zeroinitializer", integer, width)
 

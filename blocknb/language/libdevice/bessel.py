@@ -14,8 +14,6 @@ from blocknb.language.libdevice.elementary import exp_sum
 from blocknb.language.libdevice.parts import INF, NAN, device, helper, horner, narrow, number, wide
 from blocknb.language.types import float64, int32
 
-ROOT_HALF = 0.7071067811865476
-
 
 @helper
 def amplitudes(a, p_table, q_table):

@@ -61,9 +61,9 @@ def store(types, attrs):
         tl.load(out_ptr + i)  # [0.0, 0.0, 20.0, 30.0]
 
     IR:
-        Stores with one number as `split_of` are parts of one store and have no order among themselves. With `piece`, the store emits what
-        it stores, so many registers at a time. `nontemporal` is the number of bytes from which on a CPU's store to an array bypasses the
-        cache.
+        Stores with one number as `split_of` are parts of one store and have no order among themselves. With `piece`, the store emits the
+        values that it stores, that number of registers at a time. `nontemporal` is the number of bytes from which on a CPU's store to an
+        array bypasses the cache.
     """
     pointer, value = types[:2]
     need(pointer.is_pointer, f"stores to {pointer}, which is no pointer")

@@ -38,7 +38,7 @@ ABOVE = (
 
 @dataclass
 class SweepTask:
-    """What a worker measures: the axes `names`, the `values` (tuples for two axes), and either a launch or an expression.
+    """The task of a worker: the axes `names`, the `values` (tuples for two axes), and either a launch or an expression.
 
     `kernel` with `grid` and `arguments` by name is the launch of a cell. An `expression` is evaluated in `space` for each value, and so is
     `check`; `kernel` is the one whose launches count."""
@@ -217,7 +217,7 @@ def combined(task: SweepTask, results: Mapping[str, RemoteSweep], notes: Iterabl
 
 
 def _describe(found: Sweep, results: Mapping[str, RemoteSweep]) -> None:
-    """What holds for all devices: the fewest runs, whether a sweep was interrupted, and the answers."""
+    """Sets the facts that hold for all devices: the fewest runs, whether a sweep was interrupted, and the answers."""
     sweeps = [one.found for one in results.values()]
     found.runs = min((one.runs for one in sweeps), default=0)
     found.device = next(iter(results)) if len(results) == 1 else f"{len(results)} kinds of devices"
@@ -267,7 +267,7 @@ def _axes(found: Sweep, task: SweepTask, sweeps: Sequence[Sweep]) -> list[str]:
 
 
 def _amount(unit: str, key: str, tables: Iterable[_Table]) -> float | None:
-    """What, divided by milliseconds, gives a rate at a point. The work is the same on all devices."""
+    """The amount of work at a point: divided by milliseconds, it gives a rate. It is the same on all devices."""
     return None if unit == "ms" else next((t.amounts[key] for t in tables if key in t.amounts), None)
 
 

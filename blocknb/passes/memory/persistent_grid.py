@@ -63,7 +63,7 @@ def persistent_grid(func: Func, target: Target, notes: Notes) -> Func:
     if why := why_none_within(func.ops()):
         notes(None, f"not persistent: {why}")
         return func
-    for loop, outer in loops(func.body, False):
+    for loop, outer in loops(func.body):
         if any(depends(facts, x) for x in loop.args[:3]):
             why = (
                 "the kernel loops over programs itself"
@@ -75,11 +75,11 @@ def persistent_grid(func: Func, target: Target, notes: Notes) -> Func:
     return func.with_attrs(persist=True)
 
 
-def loops(block: Block, inside: bool) -> Iterator[tuple[Op, bool]]:
+def loops(block: Block) -> Iterator[tuple[Op, bool]]:
     """The loops that hold products, outer before inner, and whether each contains another such loop."""
     for op in block.ops:
         for inner in op.blocks:
-            found = list(loops(inner, True))
+            found = list(loops(inner))
             if op.name in LOOPS and (found or any(x.name == "dot" for x in inner.ops)):
                 yield op, bool(found)
             yield from found

@@ -1,4 +1,4 @@
-"""Sinking: what only one store needs is computed at that store, access by access.
+"""Sinking: values that only one store uses are computed at that store, access by access.
 
 A row that a kernel holds while it reduces it leaves few registers, and registers decide how many programs share an SM. After the last
 reduction a kernel scales the row, loads weights and adds a bias. If each line is emitted where it stands, its whole tile is ready before

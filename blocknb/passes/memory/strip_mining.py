@@ -99,7 +99,7 @@ def registers(func: Func) -> int:
 
 
 def piece_of(func: Func) -> int:
-    """How many registers are computed at a time: two operands of so many leave half of the registers free."""
+    """How many registers are computed at a time: two operands of this size leave half of the registers free."""
     return max(1, registers(func) // 4)
 
 

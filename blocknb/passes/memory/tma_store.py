@@ -83,7 +83,7 @@ def tma_store(func: Func, target: Target, notes: Notes) -> Func:
     found = TmaStoreFinder(func, notes)
     before, made = place(func)[1], func
     while found.stores:
-        made = tidy(TmaStoreLowering(func, found, notes).run())
+        made = tidy(TmaStoreLowering(func, found).run())
         if place(made)[1] <= (HALF if before <= HALF else target.max_shared):
             break
         adds = {id: store for id, store in found.stores.items() if store.op.name == "atomic"}
@@ -382,7 +382,7 @@ class TmaStoreFinder:
 class TmaStoreLowering(Rebuild):
     """Rebuilds the function with TMA stores."""
 
-    def __init__(self, func: Func, found: TmaStoreFinder, notes: Notes):
+    def __init__(self, func: Func, found: TmaStoreFinder):
         super().__init__(func, lambda op, _: self.visit_op(op))
         self.found, self.stores = found, found.stores
         self.replaced = {op.id for store in found.stores.values() for op in store.replaced}

@@ -19,7 +19,7 @@ from blocknb.ir.core import Op, Value, walk
 @dataclass(frozen=True)
 class AccessRange:
     """The elements from `offset + low` to `offset + high`, counted from `base`. `step`: the access belongs to any earlier iteration of a
-    loop, in which the offset grows by so many elements per iteration. None: to the same iteration."""
+    loop, in which the offset grows by this number of elements per iteration. None: to the same iteration."""
 
     base: Value
     offset: Form

@@ -43,7 +43,7 @@ def emitted(func: Func, where: str) -> dict[Value, Op]:
 
 
 def made_for(consumer: Op, values: Mapping[Value, Op]) -> set[Value]:
-    """Those of some values, which come with their ops, that are emitted for one consumer."""
+    """Selects the values that are emitted for one consumer. The values come with their ops."""
 
     def inside(operands: Sequence[Value]) -> list[Value]:
         return [value for value in operands if value in values]

@@ -28,7 +28,7 @@ FEW = 64  # elements of a short line
 PRODUCT = 1e12  # the least weight per element of a product's proposal
 COPIES = 2  # of a tile's elements that its threads may hold: a tile that is joined with another one is repeated twice
 SECTOR = 32  # the smallest memory transaction in bytes
-HALF = 8  # bytes: half of the widest access of a thread
+HALF_ACCESS = 8  # bytes: half of the widest access of a thread
 
 
 def carried_together(op: Op) -> Iterator[tuple[Value, ...]]:
@@ -249,13 +249,13 @@ class LayoutChoice:
         proposal outside of loops, too. They are stored in fewer bits than the product has, and each warp keeps its own rows."""
         for op, iterations in self.reductions:
             value, axis, views = op.args[0], op.attrs["axis"], []
-            halves = value.type.shape[axis] == 2
-            while halves and self.is_view(value) and self.defs[value].name in MOVING:
+            is_split = value.type.shape[axis] == 2
+            while is_split and self.is_view(value) and self.defs[value].name in MOVING:
                 views.append(self.defs[value])
                 value = views[-1].args[0]
             proposals = self.groups.proposals.get(self.groups.find(value), ()) if self.anchored(value) else ()
             weight, layout = max(proposals, key=lambda p: p[0], default=(0.0, None))
-            split = halves and layout in self.products
+            split = is_split and layout in self.products
             if layout is None or weight < PRODUCT or not (split or (iterations > 1 and not views)):
                 continue
             for view in reversed(views):
@@ -435,7 +435,7 @@ class LayoutChoice:
             reach[0] = SECTOR
         small = op.args[0].type.size <= SMALL
         return (
-            (width[0] >= width[1] or self.halves(op, wanted, *width))
+            (width[0] >= width[1] or self.prefers_two_loads(op, wanted, *width))
             and reach[0] >= min(reach[1], SECTOR)
             and (small or wanted in self.fragments or not wanted.is_replicated or own.is_replicated)
         )
@@ -450,12 +450,12 @@ class LayoutChoice:
         scattered = self.anchored(op.args[0]) and self.facts.contiguity(op.args[0], 0) == 1
         return scattered or 1 < wanted.contiguous_registers(0) <= self.equal_addresses(op)
 
-    def halves(self, op: Op, wanted: Layout, width: int, own: int) -> bool:
-        """Whether two loads of half the width replace one. They cost less than a conversion. In a loop the copies to shared memory
-        convert."""
+    def prefers_two_loads(self, op: Op, wanted: Layout, width: int, own: int) -> bool:
+        """Whether twice as many loads cost less than a conversion to the layout `wanted`. `width` and `own` are the elements per load in
+        `wanted` and in the load's own layout. Loads in loops keep their layout, because the copy to shared memory converts it."""
         if op not in self.once or wanted in self.products:
             return False
-        return width * op.args[0].type.dtype.element.bytes >= HALF and 2 * width >= own
+        return width * op.args[0].type.dtype.element.bytes >= HALF_ACCESS and 2 * width >= own
 
     def is_line_of_indices(self, op: Op) -> bool:
         """Whether an op loads one integer per thread at most along one axis, such as the indices of a gather. The L1 cache serves all

@@ -52,10 +52,10 @@ class Throughput:
 
 
 def throughput(func: Func, target: Target, held: int, arriving: int, moved: int, instructions: int) -> Throughput:
-    """The throughput of a kernel whose threads hold so many registers of rows, use so many other rows as they arrive, move so many bytes
-    from and to memory, and issue so many instructions.
+    """The throughput of a kernel, from four numbers per thread: registers that hold rows, registers of rows that are used as they arrive,
+    bytes moved from and to memory, and instructions.
 
-    What exceeds the registers of a thread is spilled: a store and a load each, which the L1 cache serves."""
+    Values that exceed the registers of a thread are spilled: a store and a load each, which the L1 cache serves."""
     together = func.attrs.get("programs", 1)
     warps = func.attrs["num_warps"] * together
     most = min(MOST_REGISTERS, target.registers // (target.warp_size * warps))

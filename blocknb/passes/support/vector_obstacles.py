@@ -55,7 +55,7 @@ class VectorLimits:
 
 
 def vector_limits(facts: affine.Facts, op: Op, threads: int, masked: bool = True) -> VectorLimits:
-    """The limits of a load, store or copy of a tile by so many threads. Without `masked`, the mask is no limit."""
+    """The limits of a load, store or copy of a tile by a number of threads. Without `masked`, the mask is no limit."""
     pointer, mask = global_operands(op)[0], mask_of(op) if masked else None
     shape, element = pointer.type.shape, pointer.type.dtype.element
     runs = [facts.contiguity(pointer, axis) for axis in range(len(shape))]

@@ -101,7 +101,7 @@ def squeezed(value: Value) -> tuple[int, ...]:
 
 
 class StoreWork:
-    """What is computed per element for a store."""
+    """The work per element for a store."""
 
     def __init__(self, func: Func):
         self.defs = definitions(func)

@@ -20,7 +20,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from blocknb.errors import KernelError, LaunchError
-from blocknb.runtime import exporter
+from blocknb.runtime import notebook_methods
 from blocknb.torch.inductor import compared, fragments
 from blocknb.torch.inductor.backend import backend
 from blocknb.torch.inductor.cell_text import definitions, header, short_name
@@ -43,7 +43,7 @@ def from_torch(function: Callable[..., Any], *example: Any) -> str | None:
     In a notebook the cell appears below the current one, and None returns; elsewhere the text returns. Raises LaunchError if the function
     needs no kernel, reads tensors that are not its arguments, or draws random numbers, and what torch.compile raises.
     """
-    return exporter.call("open_cell", text_from(function, *example))
+    return notebook_methods.call("open_cell", text_from(function, *example))
 
 
 def text_from(function: Callable[..., Any], *example: Any) -> str:

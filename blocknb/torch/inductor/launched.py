@@ -16,7 +16,7 @@ from typing import Any, overload
 
 from blocknb.errors import LaunchError
 from blocknb.profile.timing import Timings
-from blocknb.runtime import exporter
+from blocknb.runtime import notebook_methods
 from blocknb.runtime.compile import Compiled
 from blocknb.torch.inductor.eager_operators import EagerOperators, eager_operators
 from blocknb.torch.inductor.graphs import CallSite, GraphFile, Origin, call_site, origin_of
@@ -95,15 +95,15 @@ class GeneratedKernel:
 
     def edit(self) -> str | None:
         """The kernel as the text of a `%%blockkernel` cell; in a notebook it becomes a new cell after the current one, and None returns."""
-        return exporter.call("open_cell", exporter.call("cell_of", self))
+        return notebook_methods.call("open_cell", notebook_methods.call("cell_of", self))
 
     def replace_with(self, kernel: Any, *, grid: Any = None, **constants: Any) -> Any:
         """Puts a kernel in place of this one: see `blocknb.torch.replace_kernel`."""
-        return exporter.call("replace_kernel", self, kernel, grid=grid, **constants)
+        return notebook_methods.call("replace_kernel", self, kernel, grid=grid, **constants)
 
     def restore(self) -> None:
         """Undoes `replace_with`."""
-        exporter.call("restore", self)
+        notebook_methods.call("restore", self)
 
     def __repr__(self) -> str:
         return f"<{self.name}: {', '.join(self.operators)} ({self.configuration})>"
@@ -179,19 +179,19 @@ class GeneratedKernels(Sequence[GeneratedKernel]):
         )
 
     def _repr_html_(self) -> str:
-        return str(exporter.call("torch_kernels_html", self))
+        return str(notebook_methods.call("torch_kernels_html", self))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        found: dict[str, Any] = exporter.call("torch_kernels_bundle", self)
+        found: dict[str, Any] = notebook_methods.call("torch_kernels_bundle", self)
         return found
 
     def drift(self) -> Any:
         """The numerical drift of each output: the error of the fused kernel against float64, and that of single operators."""
-        return exporter.call("drift_of", self)
+        return notebook_methods.call("drift_of", self)
 
     def save(self, path: str | Path) -> Path:
         """Writes the table to one HTML file that needs no network and no kernel, and returns its path."""
-        return Path(exporter.call("save_torch_kernels", self, path))
+        return Path(notebook_methods.call("save_torch_kernels", self, path))
 
 
 def _number(value: float | None, scale: float = 1.0) -> str:

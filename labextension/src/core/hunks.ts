@@ -2,8 +2,8 @@
  * A line diff of two listings that uses op ids. An op keeps its id through all passes, so two lines with the same id show the same op,
  * even if its text differs. Lines without an id are compared as text.
  *
- * The diff first aligns the ops by the longest longestIncreasing subsequence of their ids (patience diff). Between these opPairs it aligns
- * lines by the longest commonSubsequence subsequence of their texts. A typical pass takes linear time.
+ * The diff first aligns the ops by the longest increasing subsequence of their ids (patience diff). Between the aligned ops it aligns
+ * lines by the longest common subsequence of their texts. A typical pass takes linear time.
  */
 
 import type { Listing } from './schema';
@@ -277,7 +277,7 @@ function similarity(a: string, b: string): number {
 
 const MAX_TABLE_CELLS = 4_000_000; // of the dynamic program; a larger range becomes one hunk
 
-/** Returns the longest commonSubsequence subsequence of two ranges of lines or words, as pairs of indices. */
+/** Returns the longest common subsequence of two ranges of lines or words, as pairs of indices. */
 export function commonSubsequence(
   a: string[],
   i0: number,

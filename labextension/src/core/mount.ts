@@ -17,7 +17,7 @@ import { Projector } from './projector';
 import type { Document } from './schema';
 import { type Change, Store } from './store';
 import { shareFoot } from './share';
-import { outsideThePage, whenNear } from './near';
+import { outsideThePage, whenNear } from './viewport';
 import { orderedViews, strip, type Strip } from './strip';
 import { tabs } from './tabs';
 import { veiled, whyEmpty } from './verdict';

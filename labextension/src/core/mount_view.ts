@@ -10,7 +10,7 @@ import { button, h } from './dom';
 import type { Host } from './host';
 import { mount } from './mount';
 import type { Document } from './schema';
-import type { ShownParts } from './shown';
+import type { ShownParts } from './shown_parts';
 import { stageDiff } from './stage_diff';
 import { type Selection, Store } from './store';
 import { VIEWS } from './views';

@@ -6,7 +6,7 @@
 import { diffPane, type DiffPane } from './cm/diff';
 import { h } from './dom';
 import type { Stage } from './schema';
-import type { ShownParts } from './shown';
+import type { ShownParts } from './shown_parts';
 import type { Store } from './store';
 import { passes } from './views/passes';
 import type { Mounted, ViewSpec } from './views/spec';

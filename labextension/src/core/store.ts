@@ -12,7 +12,7 @@ import type { Check } from './check';
 import type { Card } from './mount';
 import { lastPalette, type Palette } from './palettes';
 import type { Document, Listing, Stage, View } from './schema';
-import { Shown } from './shown';
+import { Shown } from './shown_parts';
 import { upgrade } from './upgrade';
 
 /**

@@ -1,6 +1,6 @@
 /**
  * A side-by-side diff of two listings. The hunks come from `hunks.ts`, because the editor's own diff degrades on large edits. The view
- * folds unchanged lines, marks the changed changedWords of a line, and puts a sign before ops that moved.
+ * folds unchanged lines, marks the changed words of a line, and puts a sign before ops that moved.
  */
 
 import { Change, goToNextChunk, goToPreviousChunk, MergeView } from '@codemirror/merge';
@@ -174,8 +174,8 @@ const REGISTER: Partial<Record<Language, readonly [RegExp, string]>> = {
 };
 
 /**
- * Returns the changedWords that differ in hunks with equal numbers of lines. In other hunks whole lines differ. In code of a `name`d
- * language, another register is no difference.
+ * Returns the words that differ in hunks with equal numbers of lines. In other hunks whole lines differ. Code of the
+ * language `name` with another register is equal.
  */
 export function changedWords(
   hunks: readonly Hunk[],

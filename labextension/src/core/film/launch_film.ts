@@ -31,7 +31,7 @@ export interface ExportedLaunch {
   look: Element;
 }
 
-/** Returns the steps that a film shows: all, or so many in even distances, with the first and the last one. */
+/** Returns the steps that a film shows: all, or a number of them at even distances, with the first and the last one. */
 export function chosenSteps(count: number, most = MOST_FRAMES): number[] {
   const every = Math.ceil((count - 1) / (most - 1)) || 1;
   const found = Array.from({ length: Math.ceil((count - 1) / every) }, (_, i) => i * every);

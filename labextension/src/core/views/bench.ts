@@ -6,9 +6,11 @@ import { saveButtons } from '../plot/export';
 import { measureControls, textField } from '../measure';
 import { ratio, time, timing } from '../plot/numbers';
 import type { Cell } from '../plot/series';
+import { table, tableRow } from '../plot/table';
 import type { Bench, BenchRow } from '../schema';
 import type { Store } from '../store';
-import type { Mounted, ViewSpec } from './spec';
+import { paintedView } from '../painted_view';
+import type { ViewSpec } from './spec';
 
 export const bench: ViewSpec = {
   key: 'bench',
@@ -20,7 +22,8 @@ export const bench: ViewSpec = {
       : store.host.request
         ? 'Nothing was compared yet. Compare the kernel with an expression, or with itself without each pass.'
         : 'There are no measurements to compare. Run the cell with --baseline EXPR or --without PASS.',
-  mount: (panel, store) => new BenchView(panel, store),
+  mount: (panel, store) =>
+    paintedView(bench, panel, store, (doc) => (doc.bench ? content(doc.bench, doc.kernel) : null)),
   measure: controls,
 };
 
@@ -36,53 +39,33 @@ function controls(store: Store): HTMLElement {
 
 const KINDS = { kernel: 'kernel', without: 'without a pass', baseline: 'baseline' } as const;
 
-class BenchView implements Mounted {
-  constructor(
-    private readonly panel: HTMLElement,
-    private readonly store: Store,
-  ) {
-    this.paint();
-  }
-
-  update(change: string): void {
-    if (change === 'document') {
-      this.paint();
-    }
-  }
-
-  private paint(): void {
-    const found = this.store.doc.bench;
-    if (!found) {
-      return;
-    }
-    const plot = benchPlot(found);
-    const most = Math.max(...found.rows.map((row) => row.time?.high ?? 0));
-    const caption = `Measured in turns, ${found.rounds} rounds with cold caches on copies of the arrays: median and interquartile range`;
-    const titles = ['', 'kind', 'median', 'interquartile range', 'ratio', ''];
-    const head = h('tr', {}, ...titles.map((text) => (text ? h('th', { scope: 'col' }, text) : h('td'))));
-    const body = h('tbody', {}, ...found.rows.map((row) => line(row, most)));
-    this.panel.replaceChildren(
-      h(
-        'div.bnb-tools',
-        {},
-        ...saveButtons(
-          `${this.store.doc.kernel}-bench`,
-          () => plot,
-          () => benchRecords(found),
-        ),
-      ),
-      h('table.bnb-table', {}, h('caption', {}, caption), h('thead', {}, head), body),
-      found.busy ? h('p.bnb-warning', {}, `▲ ${found.busy}`) : '',
-      ...found.rows
-        .filter((row) => row.note)
-        .map((row) => h('p.bnb-quiet', {}, h('code', {}, row.label), `: ${row.note}`)),
-      h('div.bnb-file-plot', { 'aria-hidden': 'true' }, plot),
-    );
-  }
+function content(found: Bench, kernel: string): (Node | string)[] {
+  const plot = benchPlot(found);
+  const most = Math.max(...found.rows.map((row) => row.time?.high ?? 0));
+  const caption = `Measured in turns, ${found.rounds} rounds with cold caches on copies of the arrays: median and interquartile range`;
+  const heads = ['', 'kind', 'median', 'interquartile range', 'ratio', ''];
+  const buttons = saveButtons(
+    `${kernel}-bench`,
+    () => plot,
+    () => benchRecords(found),
+  );
+  return [
+    h('div.bnb-tools', {}, ...buttons),
+    table(
+      caption,
+      heads,
+      found.rows.map((row) => line(row, most)),
+    ),
+    found.busy ? h('p.bnb-warning', {}, `▲ ${found.busy}`) : '',
+    ...found.rows
+      .filter((row) => row.note)
+      .map((row) => h('p.bnb-quiet', {}, h('code', {}, row.label), `: ${row.note}`)),
+    h('div.bnb-file-plot', { 'aria-hidden': 'true' }, plot),
+  ];
 }
 
 function line(row: BenchRow, most: number): HTMLElement {
-  const tr = h('tr', {}, h('th', { scope: 'row' }, h('code', {}, row.label)), h('td', {}, KINDS[row.kind]));
+  const tr = tableRow(h('code', {}, row.label), KINDS[row.kind]);
   if (!row.time) {
     const wrong = row.error?.startsWith('✗') ? '.bnb-wrong' : '';
     tr.append(h(`td${wrong}`, { colspan: 4 }, row.error ?? 'not measured'));

@@ -10,7 +10,7 @@ import { button, h } from '../dom';
 import type { ViewLink } from '../link_target';
 import { paneSwitches } from '../pane_switches';
 import type { Listing, View } from '../schema';
-import type { ShownParts } from '../shown';
+import type { ShownParts } from '../shown_parts';
 import type { Store } from '../store';
 import { listingSearch, type Searched } from './listing_search';
 import type { Mounted, ViewSpec } from './spec';

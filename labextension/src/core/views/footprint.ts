@@ -6,7 +6,7 @@
 import { button, h, renderBackquotes } from '../dom';
 import { type LinkParts, numberIn } from '../link_target';
 import { PendingLink } from '../pending_link';
-import { placeOf } from '../place';
+import { placeOf } from '../launch_place';
 import { onLook, programColour } from '../palettes';
 import { CLASH, cssColour, hatch, sharp } from '../plot/canvas';
 import type { Store } from '../store';

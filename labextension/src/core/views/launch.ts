@@ -9,7 +9,7 @@ import { type LinkParts, numberIn } from '../link_target';
 import { onLook } from '../palettes';
 import { type Played, Playing } from '../playing';
 import { PendingLink } from '../pending_link';
-import { placeOf } from '../place';
+import { placeOf } from '../launch_place';
 import { LaunchPictures } from '../plot/launch_pictures';
 import type { Store } from '../store';
 import { bytesText, emptyReason, launchKey, load, regionText, type LaunchFacts } from '../teaching';

@@ -5,95 +5,82 @@
 
 import { h, renderBackquotes } from '../dom';
 import { size } from '../plot/numbers';
+import { table, tableRow, type TableRow } from '../plot/table';
 import type { Memory, MemoryArray, MemoryCopy, MemoryLaunch, MemoryPool } from '../schema';
 import type { Store } from '../store';
-import type { Mounted, ViewSpec } from './spec';
-
-const NONE =
-  'There are no figures of memory. They describe a %%blockkernel cell, and this is the output of another cell.';
+import { paintedView } from '../painted_view';
+import type { ViewSpec } from './spec';
 
 export const memory: ViewSpec = {
   key: 'memory',
   title: 'Memory',
   tooltip: 'What the cell allocated, copied and left in memory',
-  empty: (doc) => (doc.memory ? null : NONE),
-  mount: (panel, store) => new MemoryView(panel, store),
+  empty: (doc) =>
+    doc.memory
+      ? null
+      : 'There are no figures of memory. They describe a %%blockkernel cell, and this is the output of another cell.',
+  mount(panel, store) {
+    const lineOf = new Map<HTMLElement, number>(); // of the rows of copies
+    const view = paintedView(memory, panel, store, (doc) => {
+      lineOf.clear();
+      return doc.memory ? content(doc.memory, (copy) => copyRow(copy, store, lineOf)) : null;
+    });
+    return {
+      update(change) {
+        view.update(change);
+        if (change === 'document' || change === 'selection') {
+          const { lines = [], from } = store.selection ?? {};
+          lineOf.forEach((line, row) =>
+            row.classList.toggle('bnb-memory-lit', from !== 'memory' && lines.includes(line)),
+          );
+        }
+      },
+    };
+  },
 };
 
-class MemoryView implements Mounted {
-  private readonly copies: [HTMLElement, number][] = [];
+function content(found: Memory, row: (copy: MemoryCopy) => HTMLElement): Node[] {
+  const parts = [
+    scrolled(
+      'Before and after the cell',
+      ['', 'before', 'after', 'change', 'peak'],
+      found.pools.map(poolRow),
+    ),
+    found.launches.length ? launchTable(found.launches) : null,
+    copyTable(found, row),
+    found.arrays.length ? scrolled(caption(found), ARRAY_HEADS, arrayRows(found)) : null,
+    found.more_arrays ? h('p.bnb-quiet', {}, `and ${found.more_arrays} more`) : null,
+    found.unnamed
+      ? h('p', {}, `${size(found.unnamed)} that the cell allocated exist, although no name holds them.`)
+      : null,
+    ...found.notes.map((note) => h('p.bnb-quiet', {}, ...renderBackquotes(note))),
+  ];
+  return parts.filter((part) => part !== null);
+}
 
-  constructor(
-    private readonly panel: HTMLElement,
-    private readonly store: Store,
-  ) {
-    this.paint();
+function copyTable({ copies, pools }: Memory, row: (copy: MemoryCopy) => HTMLElement): HTMLElement | null {
+  if (!copies.length) {
+    const gpu = pools.some((pool) => pool.name.startsWith('CuPy'));
+    return gpu ? h('p.bnb-quiet', {}, 'No copies between the host and the GPU were seen.') : null;
   }
+  const heads = ['direction', 'bytes', 'times', 'where', 'code'];
+  return scrolled('Copies between the host and the GPU', heads, copies.map(row));
+}
 
-  update(change: string): void {
-    if (change === 'document') {
-      this.paint();
-    }
-    if (change === 'document' || change === 'selection') {
-      const lines = this.store.selection?.from === 'memory' ? [] : (this.store.selection?.lines ?? []);
-      this.copies.forEach(([row, line]) => row.classList.toggle('bnb-memory-lit', lines.includes(line)));
-    }
+/** Creates the row of a copy. One with a line of the cell selects it, and is added to `lineOf`. */
+function copyRow(copy: MemoryCopy, store: Store, lineOf: Map<HTMLElement, number>): HTMLElement {
+  const place = copy.place + (copy.by ? ` (by ${copy.by})` : '');
+  const row = tableRow(copy.direction, size(copy.bytes), String(copy.times), place, h('code', {}, copy.code));
+  if (copy.line) {
+    const selection = { lines: [copy.line], op: null, from: 'memory' };
+    row.tabIndex = 0;
+    row.addEventListener('mouseenter', () => store.hover(selection));
+    row.addEventListener('mouseleave', () => store.hover(null));
+    row.addEventListener('click', () => store.pin(selection));
+    row.addEventListener('keydown', (event) => event.key === 'Enter' && store.pin(selection));
+    lineOf.set(row, copy.line);
   }
-
-  private paint(): void {
-    const found = this.store.doc.memory;
-    this.copies.length = 0;
-    if (!found) {
-      this.panel.replaceChildren(h('p.bnb-empty', {}, NONE));
-      return;
-    }
-    const parts = [
-      table('Before and after the cell', ['', 'before', 'after', 'change', 'peak'], found.pools.map(poolRow)),
-      found.launches.length ? launchTable(found.launches) : null,
-      this.copyTable(found),
-      found.arrays.length ? table(caption(found), ARRAY_HEADS, arrayRows(found)) : null,
-      found.more_arrays ? h('p.bnb-quiet', {}, `and ${found.more_arrays} more`) : null,
-      found.unnamed
-        ? h('p', {}, `${size(found.unnamed)} that the cell allocated exist, although no name holds them.`)
-        : null,
-      ...found.notes.map((note) => h('p.bnb-quiet', {}, ...renderBackquotes(note))),
-    ];
-    this.panel.replaceChildren(...parts.filter((part) => part !== null));
-  }
-
-  private copyTable({ copies, pools }: Memory): HTMLElement | null {
-    if (!copies.length) {
-      const gpu = pools.some((pool) => pool.name.startsWith('CuPy'));
-      return gpu ? h('p.bnb-quiet', {}, 'No copies between the host and the GPU were seen.') : null;
-    }
-    const heads = ['direction', 'bytes', 'times', 'where', 'code'];
-    return table(
-      'Copies between the host and the GPU',
-      heads,
-      copies.map((copy) => this.copyRow(copy)),
-    );
-  }
-
-  private copyRow(copy: MemoryCopy): HTMLElement {
-    const by = copy.by ? ` (by ${copy.by})` : '';
-    const row = line(copy.direction, [
-      size(copy.bytes),
-      String(copy.times),
-      copy.place + by,
-      h('code', {}, copy.code),
-    ]);
-    const at = copy.line;
-    if (at) {
-      const selection = { lines: [at], op: null, from: 'memory' };
-      row.tabIndex = 0;
-      row.addEventListener('mouseenter', () => this.store.hover(selection));
-      row.addEventListener('mouseleave', () => this.store.hover(null));
-      row.addEventListener('click', () => this.store.pin(selection));
-      row.addEventListener('keydown', (event) => event.key === 'Enter' && this.store.pin(selection));
-      this.copies.push([row, at]);
-    }
-    return row;
-  }
+  return row;
 }
 
 const ARRAY_HEADS = ['names', 'bytes', '', 'array', 'where', 'since'];
@@ -104,28 +91,15 @@ function caption({ kept }: Memory): string {
     : 'Arrays by name: none of this cell outlives it';
 }
 
-function table(title: string, heads: string[], rows: HTMLElement[]): HTMLElement {
-  const head = h('tr', {}, ...heads.map((text) => (text ? h('th', { scope: 'col' }, text) : h('td'))));
-  const body = h(
-    'table.bnb-table',
-    {},
-    h('caption', {}, title),
-    h('thead', {}, head),
-    h('tbody', {}, ...rows),
-  );
-  // A narrow card scrolls the table, and the keyboard has to reach what scrolls.
-  return h('div.bnb-memory', { tabindex: 0, role: 'group', 'aria-label': title }, body);
-}
-
-function line(name: string | HTMLElement, cells: (string | Node)[]): HTMLElement {
-  return h('tr', {}, h('th', { scope: 'row' }, name), ...cells.map((cell) => h('td', {}, cell)));
+/** Creates a table that a narrow card scrolls. The keyboard has to reach what scrolls. */
+function scrolled(title: string, heads: readonly string[], rows: readonly TableRow[]): HTMLElement {
+  return h('div.bnb-memory', { tabindex: 0, role: 'group', 'aria-label': title }, table(title, heads, rows));
 }
 
 function poolRow({ name, before, after, peak }: MemoryPool): HTMLElement {
   const change = after - before;
   const said = change ? `${change < 0 ? '−' : '+'}${size(Math.abs(change))}` : 'none';
-  const cells = [size(before), size(after), said, peak === null ? '–' : size(peak)];
-  const row = line(name, cells);
+  const row = tableRow(name, size(before), size(after), said, peak === null ? '–' : size(peak));
   row.title = `${before} → ${after} bytes${peak === null ? '' : `, peak ${peak}`}`;
   return row;
 }
@@ -136,19 +110,19 @@ function launchTable(launches: MemoryLaunch[]): HTMLElement {
   const heads = ['', 'launches', ...(pooled ? ['bytes', 'blocks'] : []), 'at most at a time'];
   const rows = launches.map(({ kernel, launches: count, bytes, blocks, peak }) => {
     const taken = pooled ? [bytes === null ? '–' : size(bytes), String(blocks ?? '–')] : [];
-    return line(h('code', {}, kernel), [String(count), ...taken, size(peak)]);
+    return [h('code', {}, kernel), String(count), ...taken, size(peak)];
   });
-  return table('Allocated by launches', heads, rows);
+  return scrolled('Allocated by launches', heads, rows);
 }
 
-function arrayRows({ arrays }: Memory): HTMLElement[] {
+function arrayRows({ arrays }: Memory): TableRow[] {
   const most = Math.max(...arrays.map((array) => array.bytes), 1);
   return arrays.map((array) => arrayRow(array, most));
 }
 
-function arrayRow(array: MemoryArray, most: number): HTMLElement {
+function arrayRow(array: MemoryArray, most: number): TableRow {
   const share = h('meter.bnb-meter', { min: 0, max: most, value: array.bytes, 'aria-hidden': 'true' });
   const names = h('code', {}, array.names.join(', '));
   const since = array.new ? 'this cell' : 'before';
-  return line(names, [size(array.bytes), share, array.what, array.place, since]);
+  return [names, size(array.bytes), share, array.what, array.place, since];
 }

@@ -9,7 +9,7 @@ import { breakable, button, h, uniqueId } from '../dom';
 import { paneSwitches, split } from '../pane_switches';
 import { origins } from '../origins';
 import type { Document, Note, Stage } from '../schema';
-import type { ShownParts } from '../shown';
+import type { ShownParts } from '../shown_parts';
 import type { Store } from '../store';
 import { ChangeList } from './change_sentences';
 import { StageEditor } from './edit';

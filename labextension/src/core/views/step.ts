@@ -7,7 +7,7 @@ import { button, h } from '../dom';
 import { helperLine } from '../helpers';
 import { type LinkParts, numberIn } from '../link_target';
 import { PendingLink } from '../pending_link';
-import { placeOf } from '../place';
+import { placeOf } from '../launch_place';
 import { TilePicture, thumbnail } from '../plot/tile_picture';
 import { type Played, Playing } from '../playing';
 import { StepPlayer, type LineStep } from '../step_player';

@@ -1,7 +1,4 @@
-/**
- * How links name what the Step view shows: its programs, the executed line by its number, and a value by its name and line. Links of
- * version 0.2 name the second program `beside`.
- */
+/** How links name what the Step view shows: its programs, the executed line by its number, and a value by its name and line. */
 
 import { type LinkParts, numberIn } from '../link_target';
 import type { StepFacts } from '../teaching';
@@ -31,14 +28,13 @@ export function otherPrograms(
   missing: (sentence: string) => void,
 ): number[] | null {
   const last = facts.grid.reduce((a, b) => a * b, 1) - 1;
-  const second = 'compare' in parts ? 'compare' : 'beside';
-  const found = ['program', second].flatMap((name) => numberIn(parts, name, last, missing) ?? []);
+  const found = ['program', 'compare'].flatMap((name) => numberIn(parts, name, last, missing) ?? []);
   const shown = facts.runs.map((run) => run.program);
   return found.every((program, i) => program === shown[i]) ? null : found;
 }
 
 /** Reads a value of a link. */
 export function valueIn({ value = '' }: LinkParts): ChosenValue | null {
-  const [, name, line, second] = /^(.+?)\.(\d{1,9})(\.compare|\.beside)?$/.exec(value) ?? [];
+  const [, name, line, second] = /^(.+?)\.(\d{1,9})(\.compare)?$/.exec(value) ?? [];
   return name ? { run: second ? 1 : 0, name, line: Number(line) } : null;
 }

@@ -5,11 +5,11 @@
 
 import { button, h, renderBackquotes, uniqueId } from '../dom';
 import type { LinkParts } from '../link_target';
-import { mend } from '../mend';
+import { accessAdvice } from '../access_advice';
 import { split } from '../pane_switches';
 import { PendingLink } from '../pending_link';
 import { programs } from '../plot/programs';
-import type { ShownParts } from '../shown';
+import type { ShownParts } from '../shown_parts';
 import type { Store } from '../store';
 import {
   programName,
@@ -333,7 +333,7 @@ class Tiles implements Mounted {
 
   private paintList(): void {
     const rows = this.facts!.ops.map((op, i) => {
-      const bad = mend(op, this.accesses?.[op.op]) !== null;
+      const bad = accessAdvice(op, this.accesses?.[op.op]) !== null;
       return h(
         'li.bnb-stage',
         { role: 'option', id: uniqueId('tile'), 'data-op': i, 'aria-selected': String(i === this.chosen) },
@@ -475,9 +475,11 @@ class Tiles implements Mounted {
     const texts = known ? [...sentences(this.op, this.access), ...(start ? [start] : [])] : [];
     this.numbers.replaceChildren(...texts.map((text) => h('li', {}, ...renderBackquotes(text))));
     this.numbers.firstElementChild?.classList.add('bnb-verdict');
-    const change = known ? mend(this.op, this.access, this.facts!.arrays[this.access?.array ?? '']) : null;
+    const change = known
+      ? accessAdvice(this.op, this.access, this.facts!.arrays[this.access?.array ?? ''])
+      : null;
     if (change) {
-      this.numbers.append(h('li.bnb-mend', {}, ...renderBackquotes(change)));
+      this.numbers.append(h('li.bnb-advice', {}, ...renderBackquotes(change)));
     }
   }
 

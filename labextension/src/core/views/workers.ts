@@ -7,45 +7,24 @@ import { h } from '../dom';
 import { size, time } from '../plot/numbers';
 import { table } from '../plot/table';
 import type { Workers, WorkerRow } from '../schema';
-import type { Store } from '../store';
-import type { Mounted, ViewSpec } from './spec';
-
-const NONE =
-  'There are no workers. %%blockkernel --client CLIENT shows the launches on the workers of a Dask cluster.';
+import { paintedView } from '../painted_view';
+import type { ViewSpec } from './spec';
 
 export const workers: ViewSpec = {
   key: 'workers',
   title: 'Workers',
   tooltip: 'The launches on each worker of the cluster',
-  empty: (doc) => (doc.workers ? null : NONE),
-  mount: (panel, store) => new WorkersView(panel, store),
+  empty: (doc) =>
+    doc.workers
+      ? null
+      : 'There are no workers. %%blockkernel --client CLIENT shows the launches on the workers of a Dask cluster.',
+  mount: (panel, store) =>
+    paintedView(workers, panel, store, ({ workers: found }) =>
+      found ? [table(caption(found), HEADS, found.rows.map(cells)), dashboard(found)] : null,
+    ),
 };
 
 const HEADS = ['worker', 'device', 'launches', 'compile', 'median launch', 'all launches', 'bytes moved'];
-
-class WorkersView implements Mounted {
-  constructor(
-    private readonly panel: HTMLElement,
-    private readonly store: Store,
-  ) {
-    this.paint();
-  }
-
-  update(change: string): void {
-    if (change === 'document') {
-      this.paint();
-    }
-  }
-
-  private paint(): void {
-    const found = this.store.doc.workers;
-    if (!found) {
-      this.panel.replaceChildren(h('p.bnb-empty', {}, NONE));
-      return;
-    }
-    this.panel.replaceChildren(table(caption(found), HEADS, found.rows.map(cells)), dashboard(found));
-  }
-}
 
 function caption({ rows }: Workers): string {
   const launches = rows.reduce((sum, row) => sum + row.launches, 0);

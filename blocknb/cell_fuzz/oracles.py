@@ -65,7 +65,7 @@ KINDS = {
 
 @dataclass
 class Shown:
-    """What a cell displayed: its errors (with their texts), its bundles, and its printed text. `interrupted`: SIGINT arrived in it."""
+    """The output of a cell: its errors (with their texts), its MIME bundles, and its printed text. `interrupted`: SIGINT arrived in it."""
 
     errors: list[tuple[BaseException, str]] = field(default_factory=list)
     bundles: list[dict[str, Any]] = field(default_factory=list)
@@ -167,7 +167,7 @@ def remaining(sessions: list[Any]) -> str:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process holds: threads, file descriptors, child processes, files in its folder for temporary files, and megabytes.
+    """The resources of a process: threads, file descriptors, child processes, files in its folder for temporary files, and megabytes.
 
     The threads of launches do not count: blocknb keeps them, and has at most one per CPU and running launch."""
 
@@ -194,7 +194,7 @@ class Usage:
         )
 
     def grown(self, now: Usage, sequences: int) -> str:
-        """What has grown too much since this usage, in so many sequences; "" if nothing has."""
+        """Names what has grown too much since this usage, after a number of sequences; "" if nothing has."""
         limits = {"threads": 16, "descriptors": 32, "children": 8, "files": 4, "megabytes": 300 + sequences}
         more = {name: getattr(now, name) - getattr(self, name) for name in limits}
         return ", ".join(f"{more[name]} more {name}" for name, limit in limits.items() if more[name] > limit)

@@ -1,4 +1,4 @@
-"""What the rules of `sentences` share: the sentence, the matches that are not told yet, and words for ops."""
+"""What the rules of `sentences` share: the sentence, the matches that no sentence describes yet, and words for ops."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class ChangeSentence:
 
 
 @dataclass
-class Telling:
-    """The matches of one comparison, and which of them are told."""
+class SentenceWriter:
+    """Writes the sentences on one comparison. It marks the matches that a sentence describes, so that each is described once."""
 
     matching: Matching
     compared: bool = False
-    told: set[int] = field(default_factory=set)  # positions of matches
+    described: set[int] = field(default_factory=set)  # positions of matches
 
     def __post_init__(self) -> None:
         combining = [match for match in self.matching.matches if self._combines(match)]
-        self.tell(combining)
+        self.mark(combining)
 
     def _combines(self, match: OpMatch) -> bool:
         """Whether the ops stand in the block of a reduction, whose own sentences suffice."""
@@ -52,19 +52,19 @@ class Telling:
         ops = [(side, side.ops[id].parent) for side, ids in sides for id in ids]
         return all(parent >= 0 and side.ops[parent].op.name in REDUCTIONS for side, parent in ops)
 
-    def left(self, *kinds: str) -> list[OpMatch]:
-        """The matches of some kinds that no rule has told."""
+    def undescribed(self, *kinds: str) -> list[OpMatch]:
+        """The matches of some kinds that no sentence describes yet."""
         matches = enumerate(self.matching.matches)
-        return [match for i, match in matches if match.kind in kinds and i not in self.told]
+        return [match for i, match in matches if match.kind in kinds and i not in self.described]
 
-    def tell(self, matches: Iterable[OpMatch]) -> None:
-        """Marks matches as told."""
+    def mark(self, matches: Iterable[OpMatch]) -> None:
+        """Marks matches as described."""
         ids = set(map(id, matches))
-        self.told |= {i for i, match in enumerate(self.matching.matches) if id(match) in ids}
+        self.described |= {i for i, match in enumerate(self.matching.matches) if id(match) in ids}
 
     def sentence(self, text: str, weight: int, matches: Sequence[OpMatch], lines: bool = True) -> ChangeSentence:
-        """A sentence on matches, which it marks as told. The lines of their ops follow the text, if `lines`."""
-        self.tell(matches)
+        """A sentence on matches, which it marks as described. The lines of their ops follow the text, if `lines`."""
+        self.mark(matches)
         left = tuple(dict.fromkeys(id for match in matches for id in match.before))
         right = tuple(dict.fromkeys(id for match in matches for id in match.after))
         right = tuple(sorted(right, key=lambda id: is_arithmetic(self.matching.op_after(id).name)))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from blocknb.frontend.reads import digest, reads
+from blocknb.frontend.bytecode_reads import digest, reads
 
 N = M = 1
 

@@ -2,7 +2,7 @@
 
 import { expect, test } from 'vitest';
 
-import { mend } from '../src/core/mend';
+import { accessAdvice } from '../src/core/access_advice';
 import { sectors, type ArrayFacts, type TileAccess, type TileOp } from '../src/core/tiles';
 
 const op = (shape: number[]): TileOp => ({
@@ -29,67 +29,69 @@ const moved = (one: TileAccess): number => one.traffic![1];
 
 test('a column of a matrix: run along its rows', () => {
   const bad = access([64], 0, [1000]);
-  expect(mend(op([64]), bad, matrix)).toContain('let an axis of the tile run along axis 1 of x');
-  expect(mend(op([64]), bad, matrix)).toContain('1000 elements apart');
-  const mended = access([64], 0, [1]);
-  expect(moved(mended)).toBeLessThan(moved(bad));
-  expect(mend(op([64]), mended, matrix)).toBeNull();
+  expect(accessAdvice(op([64]), bad, matrix)).toContain('let an axis of the tile run along axis 1 of x');
+  expect(accessAdvice(op([64]), bad, matrix)).toContain('1000 elements apart');
+  const fixed = access([64], 0, [1]);
+  expect(moved(fixed)).toBeLessThan(moved(bad));
+  expect(accessAdvice(op([64]), fixed, matrix)).toBeNull();
 });
 
 test('every second element of an array of one axis: take steps of 1', () => {
   const line = { ...matrix, shape: [1000], strides: [1] };
-  const found = mend(op([64]), access([64], 0, [2]), line);
+  const found = accessAdvice(op([64]), access([64], 0, [2]), line);
   expect(found).toContain('index x in steps of 1');
   expect(found).toContain('Neighbouring elements of the tile are 2 elements apart.');
 });
 
 test('a strided view: pass a contiguous array', () => {
   const view: ArrayFacts = { shape: [500], strides: [2] };
-  expect(mend(op([64]), access([64], 0, [2]), view)).toContain('pass x as a contiguous array');
+  expect(accessAdvice(op([64]), access([64], 0, [2]), view)).toContain('pass x as a contiguous array');
 });
 
 test('short rows: make the tile wider', () => {
   const bad = access([16, 2], 0, [1000, 1]);
-  expect(mend(op([16, 2]), bad, matrix)).toContain('make axis 1 of the tile at least 8 elements long');
-  const mended = access([4, 8], 0, [1000, 1]);
-  expect(moved(mended)).toBeLessThan(moved(bad));
-  expect(mend(op([4, 8]), mended, matrix)).toBeNull();
+  expect(accessAdvice(op([16, 2]), bad, matrix)).toContain(
+    'make axis 1 of the tile at least 8 elements long',
+  );
+  const fixed = access([4, 8], 0, [1000, 1]);
+  expect(moved(fixed)).toBeLessThan(moved(bad));
+  expect(accessAdvice(op([4, 8]), fixed, matrix)).toBeNull();
 });
 
 test('a start in the middle of a sector: start at a multiple', () => {
   const bad = access([8], 3, [1]);
-  expect(mend(op([8]), bad, matrix)).toContain(
+  expect(accessAdvice(op([8]), bad, matrix)).toContain(
     'start the tile at a multiple of 8 elements. It starts at element 3',
   );
-  const mended = access([8], 8, [1]);
-  expect(moved(mended)).toBeLessThan(moved(bad));
-  expect(mend(op([8]), mended, matrix)).toBeNull();
+  const fixed = access([8], 8, [1]);
+  expect(moved(fixed)).toBeLessThan(moved(bad));
+  expect(accessAdvice(op([8]), fixed, matrix)).toBeNull();
 });
 
 test('rows that begin in the middle of a sector: pad them', () => {
   const bad = access([16, 8], 0, [1001, 1]);
-  expect(mend(op([16, 8]), bad, matrix)).toContain('pad the rows of x to a multiple of 8 elements');
-  const mended = access([16, 8], 0, [1008, 1]);
-  expect(moved(mended)).toBeLessThan(moved(bad));
-  expect(mend(op([16, 8]), mended, matrix)).toBeNull();
+  expect(accessAdvice(op([16, 8]), bad, matrix)).toContain('pad the rows of x to a multiple of 8 elements');
+  const fixed = access([16, 8], 0, [1008, 1]);
+  expect(moved(fixed)).toBeLessThan(moved(bad));
+  expect(accessAdvice(op([16, 8]), fixed, matrix)).toBeNull();
 });
 
 test('scattered addresses: sort them', () => {
   const list = Array.from({ length: 32 }, (_, i) => (i * 7919) % 4096);
   const bad = access([32], 0, [], list);
-  expect(mend(op([32]), bad, matrix)).toContain('sorting the indices');
+  expect(accessAdvice(op([32]), bad, matrix)).toContain('sorting the indices');
 });
 
 test('an access without traffic, a good one and a dot have no advice', () => {
-  expect(mend(op([8]), { array: 'x' }, matrix)).toBeNull();
-  expect(mend(op([8]), undefined, matrix)).toBeNull();
+  expect(accessAdvice(op([8]), { array: 'x' }, matrix)).toBeNull();
+  expect(accessAdvice(op([8]), undefined, matrix)).toBeNull();
   expect(
-    mend({ ...op([8]), dot: { instr: '', operands: [] as never } }, access([8], 3, [1]), matrix),
+    accessAdvice({ ...op([8]), dot: { instr: '', operands: [] as never } }, access([8], 3, [1]), matrix),
   ).toBeNull();
 });
 
 test('a bank conflict leads to the knob that changes the layouts', () => {
   const shared = { basis: [], how: '32-bit', instructions: 1, wavefronts: 8, ideal: 1, ways: 8 };
-  expect(mend({ ...op([32]), shared }, undefined)).toContain('num_warps');
-  expect(mend({ ...op([32]), shared: { ...shared, ways: 1 } }, undefined)).toBeNull();
+  expect(accessAdvice({ ...op([32]), shared }, undefined)).toContain('num_warps');
+  expect(accessAdvice({ ...op([32]), shared: { ...shared, ways: 1 } }, undefined)).toBeNull();
 });
