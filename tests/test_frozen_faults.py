@@ -1,4 +1,4 @@
-"""The frozen faults follow the code: found in their module, found where they moved to, or named as gone."""
+"""scripts/faults.py: the frozen faults follow the code: found in their module, found where they moved to, or named as gone."""
 
 from __future__ import annotations
 
