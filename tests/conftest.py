@@ -180,7 +180,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture
 def collect() -> Callable[[], int]:
-    """`gc.collect` of what the test makes. What earlier tests have left stays frozen, or each later collection would walk over all of it."""
+    """`gc.collect` of what the test makes. What earlier tests left stays frozen: later collections skip it."""
     gc.collect(1)
     gc.freeze()
     return gc.collect
