@@ -1,6 +1,7 @@
 """Fault seeding: how many of 100 frozen faults of the package do the quick tests find?
 
     python scripts/faults.py seed [--count 100] [--seed 1]           write tests/mutation/faults.json anew
+    python scripts/faults.py follow [--seed 1]                       write it for the code of today: see below
     python scripts/faults.py reach REACH [--jobs 2]                  record which tests run which faulty statement
     python scripts/faults.py run REACH [--part held-out] [--jobs 2]  try the faults; print the survivors and a count
 
@@ -9,6 +10,11 @@ them. The other half, "held-out", judges the change. `reach` runs the quick test
 statement reports that it runs; child processes report, too. `run` puts one fault at a time into a copy and runs the tests that reach it,
 those named for the module first, until one fails or exceeds its time. A fault in code that runs at import is reached by all tests. Tests
 that fail or are skipped without any fault are left out. The exit status is 1 if a fault survives.
+
+The code changes, and the faults follow it. A fault is sought by its line, without the comment, first in its own module. If that has lost
+the line, and one other module has it, the fault has moved there. Otherwise it is gone: `reach` and `run` name it, do not try it, and count
+it apart. `follow` writes the new module of each fault that moved. For one that is gone it draws another of the same folder by chance, so
+that the choice is nobody's, into the same part.
 
 Source of the technique: DeMillo, Lipton, Sayward, "Hints on Test Data Selection" (IEEE Computer 1978).
 """
@@ -20,10 +26,13 @@ import ast
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from queue import Queue
 
@@ -68,38 +77,87 @@ def pytest_collection_modifyitems(items):
 """
 
 
+def _mutants(folder: str) -> list[dict[str, str]]:
+    """A row for each mutant of a folder of the package that is not known to be equivalent."""
+    found = []
+    for path in sorted((ROOT / "blocknb" / folder).rglob("*.py")):
+        module, text = path.relative_to(ROOT), path.read_text()
+        known = mutate.equivalent(mutate.EQUIVALENT, module)
+        for mutant in mutate.numbered(mutate.mutants(ast.parse(text))):
+            line = text.splitlines()[mutant.line - 1].strip()
+            if (line, mutant.what) not in known:
+                found.append({"module": module.as_posix(), "line": line, "change": mutant.what})
+    return found
+
+
 def seed(count: int, number: int) -> list[dict[str, str]]:
     """A random sample of the mutants of four folders, in turns for the two parts."""
     chance, rows = random.Random(number), []
     for folder, share in SHARES.items():
-        found = []
-        for path in sorted((ROOT / "blocknb" / folder).rglob("*.py")):
-            module, text = path.relative_to(ROOT), path.read_text()
-            known = mutate.equivalent(mutate.EQUIVALENT, module)
-            for mutant in mutate.numbered(mutate.mutants(ast.parse(text))):
-                line = text.splitlines()[mutant.line - 1].strip()
-                if (line, mutant.what) not in known:
-                    found.append({"module": module.as_posix(), "line": line, "change": mutant.what})
-        rows += chance.sample(found, round(count * share))
+        rows += chance.sample(_mutants(folder), round(count * share))
     chance.shuffle(rows)
     return [{"part": ("seen", "held-out")[at % 2], **row} for at, row in enumerate(rows)]
 
 
+def _code(line: str) -> str:
+    """A line without its comment."""
+    return re.sub(r"\s\s#.*", "", line.strip())
+
+
+@cache
+def _lines() -> dict[str, list[str]]:
+    """The modules that have a line of code, for all lines of the package."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "blocknb").rglob("*.py")):
+        for line in dict.fromkeys(map(_code, path.read_text().splitlines())):
+            found.setdefault(line, []).append(path.relative_to(ROOT).as_posix())
+    return found
+
+
 class Fault:
-    """A row of the file, found again in its module: the line's number, the faulty text, and a text that reports when it runs."""
+    """A row of the file, found again in the code: the module, the line's number, the faulty text, and whether it moved.
+
+    Raises LookupError if the row's module has lost the line, and no other module has it, or several have.
+    """
 
     def __init__(self, number: int, row: dict[str, str]):
-        self.number, self.row, self.module = number, row, Path(row["module"])
-        self.source = (ROOT / self.module).read_text()
-        tree, lines = ast.parse(self.source), self.source.splitlines()
+        self.number, self.row = number, row
+        others = _lines().get(_code(row["line"]), [])
+        here = row["module"] in others and self._found(row["module"])
+        if not here and not (len(others) == 1 and self._found(others[0])):
+            raise LookupError(f"{number} {row['module']}: {row['change']}\n    {row['line']}")
+        self.moved = self.module.as_posix() != row["module"]
+
+    def _found(self, module: str) -> bool:
+        source = (ROOT / module).read_text()
+        tree, lines = ast.parse(source), source.splitlines()
         for mutant in mutate.numbered(mutate.mutants(tree)):
-            if mutant.what == row["change"] and lines[mutant.line - 1].strip() == row["line"]:
+            if mutant.what == self.row["change"] and _code(lines[mutant.line - 1]) == _code(self.row["line"]):
+                self.module, self.source = Path(module), source
                 self.line, self.text = mutant.line, mutate.text_with(tree, mutant)
-                return
-        raise LookupError(f"{self.module} has no line {row['line']!r} any more: seed the faults anew")
+                return True
+        return False
 
     def __str__(self) -> str:
         return f"{self.module}:{self.line}: {self.row['change']}\n    {self.row['line']}"
+
+
+def follow(rows: list[dict[str, str]], number: int) -> Iterator[dict[str, str]]:
+    """The rows for the code of today: moved faults with their new module, and for each that is gone another of its folder and part."""
+    chance = random.Random(number)
+    taken = {(row["module"], row["line"], row["change"]) for row in rows}
+    for at, row in enumerate(rows):
+        try:
+            fault = Fault(at, row)
+        except LookupError:
+            folder = Path(row["module"]).parts[1]
+            left = [new for new in _mutants(folder) if (new["module"], new["line"], new["change"]) not in taken]
+            new = chance.choice(left)
+            taken.add((new["module"], new["line"], new["change"]))
+            yield {"part": row["part"], **new}
+        else:
+            line = fault.source.splitlines()[fault.line - 1].strip()
+            yield row | {"module": fault.module.as_posix(), "line": line}
 
 
 def reporting(tree: ast.Module, fault: Fault) -> bool:
@@ -124,9 +182,30 @@ def reporting(tree: ast.Module, fault: Fault) -> bool:
     return True
 
 
-def faults(part: str = "") -> list[Fault]:
-    rows = enumerate(json.loads(FAULTS.read_text()))
-    return [Fault(number, row) for number, row in rows if not part or row["part"] == part]
+def rows() -> list[dict[str, str]]:
+    return json.loads(FAULTS.read_text())
+
+
+def faults(part: str = "", only: list[int] | None = None) -> tuple[list[Fault], int]:
+    """The faults that the code still has, all or those of a part or of some numbers, and how many are gone. Prints which."""
+    found, gone = [], 0
+    for number, row in enumerate(rows()):
+        if (part and row["part"] != part) or (only and number not in only):
+            continue
+        try:
+            found.append(fault := Fault(number, row))
+        except LookupError as error:
+            gone += 1
+            print(f"gone: {error}", flush=True)
+        else:
+            if fault.moved:
+                print(f"moved: {number} {row['module']} -> {fault}", flush=True)
+    return found, gone
+
+
+def summary(tried: int, survivors: int, gone: int) -> str:
+    apart = f"; {gone} more are gone from the code and were not tried (scripts/faults.py follow)" if gone else ""
+    return f"{tried - survivors} of {tried} faults found{apart}"
 
 
 def reach(tests: list[str], jobs: int) -> dict[str, tuple[float, list[int]]]:
@@ -137,7 +216,7 @@ def reach(tests: list[str], jobs: int) -> dict[str, tuple[float, list[int]]]:
         (copy.root / "reached.py").write_text(PLUGIN)
         everywhere: list[int] = []
         trees: dict[Path, ast.Module] = {}
-        for fault in faults():
+        for fault in faults()[0]:
             if not reporting(trees.setdefault(fault.module, ast.parse(fault.source)), fault):
                 everywhere.append(fault.number)
         for module, tree in trees.items():
@@ -198,7 +277,7 @@ def run(chosen: list[Fault], reached: dict[str, tuple[float, list[int]]], jobs: 
 
         left = [(fault, chunks(fault, reached)) for fault in chosen]
         survivors = []
-        for turn in range(1 + max(len(runs) for _, runs in left)):
+        for turn in range(1 + max((len(runs) for _, runs in left), default=0)):
             survivors += [fault for fault, runs in left if len(runs) <= turn]
             left = [(fault, runs) for fault, runs in left if len(runs) > turn]
             tried = pool.map(lambda pair: found(pair[0], *pair[1][turn]), left)  # noqa: B023 - read within this iteration
@@ -209,7 +288,7 @@ def run(chosen: list[Fault], reached: dict[str, tuple[float, list[int]]], jobs: 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("what", choices=("seed", "reach", "run"))
+    parser.add_argument("what", choices=("seed", "follow", "reach", "run"))
     parser.add_argument("reach", nargs="?", type=Path, help="the JSON file that `reach` writes and `run` reads")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
@@ -221,16 +300,19 @@ def main() -> int:
     if options.what == "seed":
         FAULTS.write_text(json.dumps(seed(options.count, options.seed), indent=1) + "\n")
         return 0
+    if options.what == "follow":
+        FAULTS.write_text(json.dumps(list(follow(rows(), options.seed)), indent=1) + "\n")
+        return 0
     if options.reach is None:
         parser.error(f"{options.what} needs a file")
     if options.what == "reach":
         options.reach.write_text(json.dumps(reach(options.tests or QUICK, options.jobs), indent=0))
         return 0
-    chosen = [fault for fault in faults(options.part) if not options.only or fault.number in options.only]
+    chosen, gone = faults(options.part, options.only)
     survivors = run(chosen, json.loads(options.reach.read_text()), options.jobs)
     for fault in survivors:
         print(f"survived: {fault.number} {fault}")
-    print(f"{len(chosen) - len(survivors)} of {len(chosen)} faults found")
+    print(summary(len(chosen), len(survivors), gone))
     return bool(survivors)
 
 

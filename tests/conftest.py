@@ -161,6 +161,13 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure() -> None:
+    """Python's end would walk several times over all objects, for seconds in each process of a run. No test is left that needs it."""
+    gc.freeze()
+    gc.disable()
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> Iterator[None]:
     """Reports at the end that no test has opened the card in a browser, also if this run left those tests out."""
@@ -172,11 +179,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 @pytest.fixture
-def collect() -> Iterator[Callable[[], int]]:
-    """`gc.collect` of what the test makes: it does not walk for seconds over all that earlier tests have left."""
+def collect() -> Callable[[], int]:
+    """`gc.collect` of what the test makes. What earlier tests left stays frozen: later collections skip it."""
+    gc.collect(1)
     gc.freeze()
-    yield gc.collect
-    gc.unfreeze()
+    return gc.collect
 
 
 @pytest.fixture
