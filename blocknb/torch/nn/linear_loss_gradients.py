@@ -23,8 +23,8 @@ def row_logits(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
 
 
-def _column_logits(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
-    """The logits (classes, rows)."""
+def column_logits(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """Writes the logits (classes, rows) to `out`."""
     if bias is None:
         torch.mm(weight, x.t(), out=out)
     else:
@@ -48,9 +48,7 @@ def _blocks(classes: int, step: int) -> Iterator[slice]:
 # ---- forward -------------------------------------------------------------------------------------------------------------
 
 
-def row_statistics(
-    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, step: int
-) -> tuple[Tensor, Tensor]:
+def row_statistics(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, step: int) -> tuple[Tensor, Tensor]:
     """The logsumexp of each row of x (M, H), and the logit of its class: two vectors of M in fp32 (fp64 for fp64)."""
     largest = torch.empty(x.shape[0], dtype=sums_dtype(x), device=x.device)
     total, chosen = torch.empty_like(largest), torch.zeros_like(largest)
@@ -67,7 +65,7 @@ def kept_statistics(
     """`row_statistics` of at most H rows. Their logits (V, rows) stay in the first columns of `memory` (V, H)."""
     v, rows = weight.shape[0], x.shape[0]
     logits = memory[:, :rows]
-    _column_logits(x, weight, bias, logits)
+    column_logits(x, weight, bias, logits)
     parts = torch.empty((statistics_shares(v, rows)[0], rows), dtype=sums_dtype(x), device=x.device)
     columns_statistics(logits, parts)
     chosen = logits.gather(0, target.long().clamp(0, v - 1)[None])[0].to(parts.dtype)
@@ -86,13 +84,14 @@ class LossGradients:
         self.x, self.weight, self.bias = x, weight, bias
         self.target, self.dlosses, self.logsumexp, self.ignored = target, dlosses, logsumexp, ignored
 
-    def run(
-        self, dx: Tensor | None, dweight: Tensor | None, dbias: Tensor | None, kept: int
-    ) -> None:
-        """Writes the gradients that are not None. `dweight` has the logits of the first `kept` rows before."""
+    def run(self, dx: Tensor | None, dweight: Tensor | None, dbias: Tensor | None, kept: int = 0) -> None:
+        """Writes the gradients that are not None. `dweight` has the logits of the first `kept` rows before; with 0 they are computed."""
         (m, h), v = self.x.shape, self.weight.shape[0]
         wide = sums_dtype(self.x)
         ratio = wide.itemsize // self.x.element_size()
+        if kept == 0 and m and dweight is not None and dx is not None and dweight.is_contiguous():
+            kept = plans.kept_rows(m, h)
+            column_logits(self.x[:kept], self.weight, self.bias, dweight[:, :kept])
         plan = plans.loss_plan(m, h, v, kept, ratio, dx is not None, dweight is not None or dbias is not None)
         if kept and dweight is not None:
             logits = dweight[:, :kept]
@@ -148,8 +147,9 @@ class LossGradients:
             if kept < m:
                 others = gradients[:, kept:]
                 bias = None if self.bias is None else self.bias[part]
-                _column_logits(self.x[kept:], self.weight[part], bias, others)
+                column_logits(self.x[kept:], self.weight[part], bias, others)
                 self._columns(others, slice(kept, m), part.start)
+                del others  # it holds the block
             begin = kept
             for total in sums:
                 if rows := total.shape[0]:

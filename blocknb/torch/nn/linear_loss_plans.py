@@ -33,6 +33,12 @@ def rows_of_chunk(m: int, h: int, v: int) -> int:
     return min(m, 1 << max(rows - 1, 0).bit_length())
 
 
+def forward_block(rows: int, m: int, h: int, v: int) -> int:
+    """The classes per block of the forward pass for `rows` of the M rows: their logits take at most a chunk and the gradient of x."""
+    room = rows_of_chunk(m, h, v) * v + m * h - STATISTICS * m
+    return _rounded(max(1, min(wanted_block(rows), v, room // max(rows, 1))))
+
+
 def kept_rows(m: int, h: int) -> int:
     """The rows whose logits fit into the memory of the weight's gradient. An odd number would leave the others' memory unaligned."""
     return m if m <= h else h // 8 * 8
@@ -41,7 +47,8 @@ def kept_rows(m: int, h: int) -> int:
 @dataclass(frozen=True)
 class LossPlan:
     """The rows in their order: `kept` have their logits already, `own` are added up in the memory of the gradient of x, `extra` in memory
-    of their own, and `again` are chunks of `chunk` rows. `block` classes of all rows exist at a time."""
+    of their own, and `again` are chunks of `chunk` rows. `block` classes of all rows
+    exist at a time; 0 without a pass over classes."""
 
     kept: int
     own: int
@@ -59,11 +66,11 @@ class LossPlan:
 
 def loss_plan(m: int, h: int, v: int, kept: int, ratio: int, needs_x: bool, needs_weight: bool) -> LossPlan:
     """The plan of the backward pass. `ratio` is the size of a sum over that of an element: 2 for 16 bits, 1 for fp32 and fp64."""
-    chunk = max(rows_of_chunk(m, h, v), 1)
-    room = max(chunk * v - STATISTICS * m, 1)
+    room = max(rows_of_chunk(m, h, v) * v - STATISTICS * m, 1)
+    chunk = max(room // max(v, 1), 1)
     rest, wanted = m - kept, min(wanted_block(m), v)
     if not needs_weight:
-        return LossPlan(0, 0, 0, m, chunk, wanted)
+        return LossPlan(0, 0, 0, m, chunk, 0)
     if not needs_x:
         return LossPlan(kept, 0, 0, 0, chunk, _rounded(min(wanted, (room + m * h) // m)))
     own = rest // ratio
@@ -72,7 +79,7 @@ def loss_plan(m: int, h: int, v: int, kept: int, ratio: int, needs_x: bool, need
     if block >= min(FEWEST, wanted):
         return LossPlan(kept, own, others, 0, chunk, _rounded(min(wanted, block)))
     block = _rounded(min(wanted, room // 2 // max(m, 1)))
-    extra = max(0, min(others, (room - block * m) // (h * ratio)))
+    extra = max(0, min(others, (room - block * m) // (h * ratio) // 64 * 64))
     return LossPlan(kept, own, extra, others - extra, chunk, block)
 
 

@@ -32,7 +32,8 @@ def _linear_cross_entropy(
         logsumexp = torch.empty(x.shape[0], dtype=sums_dtype(x), device=x.device)
         chosen = torch.empty_like(logsumexp)
     else:
-        logsumexp, chosen = row_statistics(x, weight, bias, target, plans.wanted_block(x.shape[0]))
+        step = plans.forward_block(x.shape[0], *x.shape, weight.shape[0])
+        logsumexp, chosen = row_statistics(x, weight, bias, target, step)
     return torch.where(target == ignore_index, 0.0, logsumexp - chosen), logsumexp
 
 
@@ -47,7 +48,7 @@ def _linear_cross_entropy_backward(
     dbias = torch.empty_like(bias) if needs_bias and bias is not None else x.new_empty(0)
     if not this_thread.skips:
         wanted = dx if needs_x else None, dweight if needs_weight else None, dbias if needs_bias else None
-        LossGradients(x, weight, bias, target, dlosses, logsumexp, ignore_index).run(*wanted, kept=0)
+        LossGradients(x, weight, bias, target, dlosses, logsumexp, ignore_index).run(*wanted)
     return dx, dweight, dbias
 
 
@@ -77,7 +78,7 @@ class _KeptLogits(torch.autograd.Function):
         memory = weight.new_empty(weight.shape)
         statistics = [kept_statistics(x[:kept], weight, bias, target[:kept], memory)]
         if kept < x.shape[0]:
-            step = plans.wanted_block(x.shape[0])
+            step = plans.forward_block(x.shape[0] - kept, *x.shape, weight.shape[0])
             statistics.append(row_statistics(x[kept:], weight, bias, target[kept:], step))
         logsumexp, chosen = (torch.cat(parts) for parts in zip(*statistics, strict=True))
         ctx.save_for_backward(x, weight, bias, target, logsumexp)
@@ -108,8 +109,8 @@ def _keeps_logits(x: Tensor, weight: Tensor) -> bool:
         and type(x) in (Tensor, torch.nn.Parameter)
         and type(weight) in (Tensor, torch.nn.Parameter)
         and weight.is_contiguous()
-        and 0 not in x.shape
         and 0 not in weight.shape
+        and plans.kept_rows(*x.shape) > 0
         and torch._C._functorch.peek_interpreter_stack() is None
         and torch.autograd.forward_ad._current_level < 0
         and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
