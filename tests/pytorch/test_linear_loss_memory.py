@@ -14,6 +14,7 @@ import torch.utils.checkpoint
 from test_nn_layers import classes, random
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch_device import DEVICE
 
 from blocknb.torch import nn
 from blocknb.torch.nn import linear_loss_gradients as gradients
@@ -117,6 +118,7 @@ def test_every_kind_of_rows_gets_the_same_gradient(extra: int, monkeypatch: pyte
     x, weight, bias = (random(*s, dtype=torch.bfloat16) for s in ((96, 16), (300, 16), (300,)))
     target = classes(96, 300)
     target[5] = -100
+    assert x.device.type == torch.device(DEVICE).type
     found = torch.autograd.grad(nn.linear_cross_entropy(x, weight, target, bias), (x, weight, bias))
     assert max(errors(x, weight, bias, target, found)) < 0.02
 
