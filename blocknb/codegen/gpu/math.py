@@ -119,7 +119,11 @@ class ElementwiseMath(KernelPart):
                 operands = (kind, names[0]), (kind, names[1])
                 if op.attrs.get("nan") and fp32 and self.target.capability >= 80:  # one instruction there
                     return text.call(kind, f"llvm.{op.name}imum.{suffix}", *operands)
+                if fp32 and not op.attrs.get("nan") and (found := self.saturated(op.name, names)):
+                    return found
                 plain = text.call(kind, f"llvm.{op.name}imumnum.{suffix}", *operands)  # PTX ISA, max: +0 is above -0
+                if op.name == "max" and not op.attrs.get("nan") and constant(0.0, dtype) in names:
+                    text.memo["not negative", plain] = names[names[0] == constant(0.0, dtype)]
                 return nan_wins(text, kind, names, plain) if op.attrs.get("nan") else plain
             case "exp" | "exp2" if fp32:
                 power = names[0]
@@ -133,6 +137,14 @@ class ElementwiseMath(KernelPart):
                 root = text.call(kind, f"llvm.sqrt.{suffix}", (kind, names[0]))
                 return text.emit(f"fdiv {kind} {constant(1.0, dtype)}, {root}")
         return polynomial(text, op.name, dtype, names)
+
+    def saturated(self, name: str, names: tuple[str, ...]) -> str | None:
+        """min(max(x, 0), 1) in fp32 as a modifier of the instruction that computes x. PTX ISA, add.sat: a NaN becomes +0, as in max."""
+        one = constant(1.0, t.float32)
+        if name != "min" or one not in names:
+            return None
+        source = self.text.memo.get(("not negative", names[names[0] == one]))
+        return source and self.text.call("float", "llvm.nvvm.saturate.f", ("float", source))
 
     def quotient(self, op: Op, dtype: ElementType, names: tuple[str, ...]) -> str:
         """A quotient of floats."""
