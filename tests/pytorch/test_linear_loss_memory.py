@@ -19,6 +19,7 @@ from torch_device import DEVICE
 from blocknb.torch import nn
 from blocknb.torch.nn import linear_loss_gradients as gradients
 from blocknb.torch.nn import linear_loss_plans as plans
+from blocknb.torch.nn import linear_losses
 
 Tensor = torch.Tensor
 SHAPES = [
@@ -75,9 +76,12 @@ def peak(x: Tensor, weight: Tensor, target: Tensor, allocations: Allocations) ->
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize(("m", "h", "v"), [(256, 128, 1000), (512, 128, 2048), (128, 256, 1024), (400, 96, 700)])
+@pytest.mark.parametrize("early", [False, True])
 def test_the_peak_is_never_above_that_of_chunks_of_rows(
-    m: int, h: int, v: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
+    m: int, h: int, v: int, dtype: Any, early: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if not early:
+        monkeypatch.setattr(linear_losses, "_expected", lambda *args: None)
     monkeypatch.setattr(gradients, "_add_product", lambda total, a, b: None)  # without a temporary, as on a GPU
     monkeypatch.setattr(plans, "FEWEST", 64)
     x, weight = random(m, h, dtype=dtype), random(v, h, dtype=dtype)
@@ -92,13 +96,15 @@ def test_plans_have_all_rows_once_and_at_most_the_memory_of_chunks(m: int, h: in
     room = chunked_elements(m, h, v) - m * h - v * h
     for needs in ((True, True), (True, False), (False, True)):
         for kept in (0, plans.kept_rows(m, h)) if needs[1] else (0,):
+            early = plans.loss_plan(m, h, v, kept, ratio, True, True, early=True)
+            assert early.elements(m, h, v, ratio) <= max(room, m)
             plan = plans.loss_plan(m, h, v, kept, ratio, *needs)
             rows = plan.kept + plan.own + plan.extra + plan.again
             assert rows == (m if needs[0] else kept)
             assert plan.own * ratio <= m - kept
             assert plan.chunk > 0 and (plan.block > 0) == needs[1]
             least = max(m, v)  # one class of all rows, or one row, always exists
-            assert plan.elements(h, v, ratio) <= max(room, least) + (0 if needs[0] else m * h)
+            assert plan.elements(m, h, v, ratio) <= max(room, least) + (0 if needs[0] else m * h)
     forward = plans.forward_block(m, m, h, v)
     assert forward >= 1 and forward * m <= max(room + m * h, m)
 
@@ -115,6 +121,7 @@ def test_every_kind_of_rows_gets_the_same_gradient(extra: int, monkeypatch: pyte
     monkeypatch.setattr(
         plans, "loss_plan", lambda m, h, v, kept, *rest: plans.LossPlan(kept, 40, extra, 40 - extra, 7, 33)
     )
+    monkeypatch.setattr(linear_losses, "_expected", lambda *args: None)
     x, weight, bias = (random(*s, dtype=torch.bfloat16) for s in ((96, 16), (300, 16), (300,)))
     target = classes(96, 300)
     target[5] = -100
@@ -155,3 +162,22 @@ def test_hooks_and_transforms_take_the_operator() -> None:
     torch.testing.assert_close(found.detach(), exact)
     checkpointed = torch.utils.checkpoint.checkpoint(nn.linear_cross_entropy, x, weight, target, use_reentrant=False)
     torch.testing.assert_close(torch.autograd.grad(checkpointed, weight)[0], exact)
+
+
+@pytest.mark.parametrize("factor", [1.0, 4.0, 0.3])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_any_gradient_of_the_loss_scales_all_gradients(factor: float, reduction: str) -> None:
+    """The forward pass expects 1: other gradients of the loss, also of ignored rows, give what the formula gives."""
+    x, weight = random(96, 16, dtype=torch.float32), random(70, 16, dtype=torch.float32)
+    target = classes(96, 70)
+    target[40:60] = -100
+    found = torch.autograd.grad(factor * nn.linear_cross_entropy(x, weight, target, reduction=reduction), (x, weight))
+    exact = torch.autograd.grad(factor * F.cross_entropy(x @ weight.t(), target, reduction=reduction), (x, weight))
+    torch.testing.assert_close(found, exact, atol=1e-5, rtol=1e-4)
+
+
+def test_rows_that_are_all_ignored_have_zero_gradients() -> None:
+    x, weight = random(40, 16, dtype=torch.float32), random(70, 16, dtype=torch.float32)
+    target = torch.full((40,), -100)
+    found = torch.autograd.grad(nn.linear_cross_entropy(x, weight, target), (x, weight))
+    assert all((g == 0).all() for g in found)

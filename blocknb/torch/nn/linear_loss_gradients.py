@@ -72,6 +72,28 @@ def kept_statistics(
     return parts.logsumexp(0), chosen
 
 
+def early_gradients(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    expected: Tensor,
+    ignored: int,
+    memory: Tensor,
+    dx: Tensor,
+) -> list[tuple[Tensor, Tensor]]:
+    """`kept_statistics` of groups of at most H rows, one after the other in `memory`. Writes their gradients to dx, for losses with the
+    gradient `expected`, a scalar."""
+    found, step = [], max(memory.shape[1], 1)
+    for begin in range(0, x.shape[0], step):
+        rows = slice(begin, min(begin + step, x.shape[0]))
+        found.append(kept_statistics(x[rows], weight, bias, target[rows], memory))
+        logits, dlosses = memory[:, : rows.stop - begin], expected.expand(rows.stop - begin).contiguous()
+        columns_gradients(logits, target[rows], dlosses, found[-1][0], 0, ignored)
+        torch.mm(logits.t(), weight, out=dx[rows])
+    return found
+
+
 # ---- backward ------------------------------------------------------------------------------------------------------------
 
 
@@ -84,26 +106,40 @@ class LossGradients:
         self.x, self.weight, self.bias = x, weight, bias
         self.target, self.dlosses, self.logsumexp, self.ignored = target, dlosses, logsumexp, ignored
 
-    def run(self, dx: Tensor | None, dweight: Tensor | None, dbias: Tensor | None, kept: int = 0) -> None:
-        """Writes the gradients that are not None. `dweight` has the logits of the first `kept` rows before; with 0 they are computed."""
+    def run(
+        self,
+        dx: Tensor | None,
+        dweight: Tensor | None,
+        dbias: Tensor | None,
+        kept: int = 0,
+        expected: Tensor | None = None,
+    ) -> None:
+        """Writes the gradients that are not None. `dweight` has the logits of the first `kept` rows before; with 0 they are computed.
+        With `expected`, dx has the other rows from `early_gradients`."""
         (m, h), v = self.x.shape, self.weight.shape[0]
         wide = sums_dtype(self.x)
         ratio = wide.itemsize // self.x.element_size()
         if kept == 0 and m and dweight is not None and dx is not None and dweight.is_contiguous():
             kept = plans.kept_rows(m, h)
             column_logits(self.x[:kept], self.weight, self.bias, dweight[:, :kept])
-        plan = plans.loss_plan(m, h, v, kept, ratio, dx is not None, dweight is not None or dbias is not None)
+        needs_x, needs_weight, early = dx is not None, dweight is not None or dbias is not None, expected is not None
+        plan = plans.loss_plan(m, h, v, kept, ratio, needs_x, needs_weight, early)
         if kept and dweight is not None:
             logits = dweight[:, :kept]
             self._columns(logits, slice(0, kept), 0)
             if dx is not None:
                 torch.mm(logits.t(), self.weight, out=dx[:kept])
-        sums = [] if dx is None else self._sums(plan, dx, wide)
-        if dweight is not None or dbias is not None:
+        sums = [] if dx is None or early else self._sums(plan, dx, wide)
+        if needs_weight:
             self._classes(plan, sums, dweight, dbias)
         if dx is None:
             return
-        if sums:
+        if expected is not None:
+            found = torch.where(self.target == self.ignored, 1.0, self.dlosses / expected)
+            dx[kept:].mul_(
+                found[kept:, None]
+            )  # exact if the gradient of the losses is as expected, or a power of two times that
+        elif sums:
             own, extra = sums
             if ratio > 1:
                 _narrow(own, dx[plan.kept :], max(1, plan.own // 16))

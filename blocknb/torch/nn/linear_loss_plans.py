@@ -4,8 +4,10 @@ For x (M, H) and a weight (V, H), the logits of a chunk of rows are the unit: as
 of two. Implementations that split the rows hold such a chunk, the gradient of x and that of the weight. The plan here never needs more:
 
 - Until a block of the weight's gradient is written, its memory keeps logits of the first H rows. They are not computed again.
-- The gradient of x is added up in fp32 for other rows. Half of them use the memory of the gradient of x itself, the others memory of
-  their own.
+- With the mean or the sum of the losses, the gradient of the losses is known in the forward pass. Groups of H rows then have their logits
+  in this memory one after the other, and the gradient of x is one product per group. No sums of it exist.
+- Otherwise the gradient of x is added up in fp32 for other rows. Half of them use the memory of the gradient of x itself, the others
+  memory of their own.
 - Where the chunk is too small for that, the gradient of the last rows is one product per chunk, from logits that are computed once more.
 """
 
@@ -57,15 +59,17 @@ class LossPlan:
     chunk: int
     block: int
 
-    def elements(self, h: int, v: int, ratio: int) -> int:
+    def elements(self, m: int, h: int, v: int, ratio: int) -> int:
         """The most elements beside both gradients, in the dtype of x; a sum takes `ratio` of them."""
-        rows = self.kept + self.own + self.extra + self.again
-        blocks = min(self.block, v) * rows + self.extra * h * ratio
+        blocks = min(self.block, v) * m + self.extra * h * ratio
         return max(blocks, min(self.chunk, self.again) * v)
 
 
-def loss_plan(m: int, h: int, v: int, kept: int, ratio: int, needs_x: bool, needs_weight: bool) -> LossPlan:
-    """The plan of the backward pass. `ratio` is the size of a sum over that of an element: 2 for 16 bits, 1 for fp32 and fp64."""
+def loss_plan(
+    m: int, h: int, v: int, kept: int, ratio: int, needs_x: bool, needs_weight: bool, early: bool = False
+) -> LossPlan:
+    """The plan of the backward pass. `ratio` is the size of a sum over that of an element: 2 for 16 bits, 1 for fp32 and fp64. `early`:
+    the forward pass has computed the gradient of x for all rows but the kept ones."""
     room = max(rows_of_chunk(m, h, v) * v - STATISTICS * m, 1)
     chunk = max(room // max(v, 1), 1)
     rest, wanted = m - kept, min(wanted_block(m), v)
@@ -73,6 +77,8 @@ def loss_plan(m: int, h: int, v: int, kept: int, ratio: int, needs_x: bool, need
         return LossPlan(0, 0, 0, m, chunk, 0)
     if not needs_x:
         return LossPlan(kept, 0, 0, 0, chunk, _rounded(min(wanted, (room + m * h) // m)))
+    if early:
+        return LossPlan(kept, 0, 0, 0, chunk, _rounded(min(wanted, room // max(m, 1))))
     own = rest // ratio
     others = rest - own
     block = (room - others * h * ratio) // max(m, 1)

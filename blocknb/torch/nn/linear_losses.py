@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from blocknb.runtime.launch_context import this_thread
 from blocknb.torch.nn import linear_loss_plans as plans
-from blocknb.torch.nn.linear_loss_gradients import LossGradients, kept_statistics, row_statistics
+from blocknb.torch.nn.linear_loss_gradients import LossGradients, early_gradients, kept_statistics, row_statistics
 from blocknb.torch.nn.losses import check_target, reduced
 from blocknb.torch.nn.shapes import check_floating, sums_dtype
 from blocknb.torch.ops import torch_op
@@ -70,19 +70,28 @@ def _(saved: Any, dlosses: Tensor) -> Any:
 
 
 class _KeptLogits(torch.autograd.Function):
-    """The losses in eager mode. The first backward pass uses the kept logits up; a second one computes all of them again."""
+    """The losses in eager mode. The first backward pass uses the kept logits up; a second one computes all of them again. `expected` is
+    the gradient of all losses that the backward pass will probably get, a scalar."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int, expected: Tensor | None
+    ) -> Tensor:
         kept = plans.kept_rows(*x.shape)
-        memory = weight.new_empty(weight.shape)
-        statistics = [kept_statistics(x[:kept], weight, bias, target[:kept], memory)]
-        if kept < x.shape[0]:
-            step = plans.forward_block(x.shape[0] - kept, *x.shape, weight.shape[0])
-            statistics.append(row_statistics(x[kept:], weight, bias, target[kept:], step))
+        memory, dx = weight.new_empty(weight.shape), None
+        others = x[kept:], weight, bias, target[kept:]
+        if kept == x.shape[0]:
+            statistics = []
+        elif expected is not None and ctx.needs_input_grad[0]:
+            dx = x.new_empty(x.shape)
+            statistics = early_gradients(*others, expected, ignored, memory, dx[kept:])
+        else:
+            statistics = [row_statistics(*others, plans.forward_block(x.shape[0] - kept, *x.shape, weight.shape[0]))]
+        statistics.insert(0, kept_statistics(x[:kept], weight, bias, target[:kept], memory))
         logsumexp, chosen = (torch.cat(parts) for parts in zip(*statistics, strict=True))
         ctx.save_for_backward(x, weight, bias, target, logsumexp)
-        ctx.memory, ctx.kept, ctx.ignored = memory, kept, ignored
+        ctx.kept, ctx.ignored, ctx.expected = kept, ignored, expected
+        ctx.memory, ctx.dx = memory, dx
         return torch.where(target == ignored, 0.0, logsumexp - chosen)
 
     @staticmethod
@@ -90,14 +99,25 @@ class _KeptLogits(torch.autograd.Function):
     def backward(ctx: Any, dlosses: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, target, logsumexp = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        dweight, ctx.memory, kept = ctx.memory, None, ctx.kept
+        dweight, dx, ctx.memory, ctx.dx, kept = ctx.memory, ctx.dx, None, None, ctx.kept
+        expected = None if dx is None else ctx.expected
         if dweight is None or not needs_weight:
             dweight, kept = weight.new_empty(weight.shape) if needs_weight else None, 0
-        dx = x.new_empty(x.shape) if needs_x else None
+        if dx is None and needs_x:
+            dx = x.new_empty(x.shape)
         dbias = bias.new_empty(bias.shape) if needs_bias and bias is not None else None
         gradients = LossGradients(x, weight, bias, target, dlosses.contiguous(), logsumexp, ctx.ignored)
-        gradients.run(dx, dweight, dbias, kept)
-        return dx, dweight, dbias, None, None
+        gradients.run(dx, dweight, dbias, kept, expected)
+        return dx, dweight, dbias, None, None, None
+
+
+def _expected(target: Tensor, ignore_index: int, reduction: str, x: Tensor) -> Tensor | None:
+    """The gradient of each loss where that of the result is 1. None where it is unknown, and in fp16, whose small numbers need the factor
+    of a gradient scaler."""
+    if reduction == "none" or x.dtype == torch.float16:
+        return None
+    one = torch.ones((), dtype=sums_dtype(x), device=x.device)
+    return one if reduction == "sum" else one / (target != ignore_index).sum()
 
 
 def _keeps_logits(x: Tensor, weight: Tensor) -> bool:
@@ -147,7 +167,8 @@ def linear_cross_entropy(
     with torch.autocast(x.device.type, enabled=False):
         x, target = x.contiguous(), target.contiguous()
         if _keeps_logits(x, weight):
-            losses = _KeptLogits.apply(x, weight, bias, target, ignore_index)
+            expected = _expected(target, ignore_index, reduction, x)
+            losses = _KeptLogits.apply(x, weight, bias, target, ignore_index, expected)
         else:
             losses = _linear_cross_entropy(x, weight, bias, target, ignore_index)[0]
         return reduced(losses, target, ignore_index, reduction, name)
