@@ -89,7 +89,8 @@ def exp2_sum(h, l):
 def exp_of_floats(v):
     """e^v in fp32, where a GPU's exp2 of a number around zero is precise. The power of two that it is multiplied by is a normal number,
     so e^v is rounded once if it is subnormal."""
-    share = tl.clamp(tl.fma(v, c.LOG2_E[32][0] / SHARES, number(0.5, v)), 0.0, 1.0)  # 0 for an exponent of -126, 1 for 126
+    # 0 for an exponent of -126, and 1 for one of 126
+    share = tl.clamp(tl.fma(v, c.LOG2_E[32][0] / SHARES, number(0.5, v)), 0.0, 1.0)
     shifted = tl.fma(share, number(SHARES, v), number(MAGIC[32] + 1, v))  # the low bits are the biased exponent
     n = shifted - (MAGIC[32] + 127)
     rest = tl.fma(v, c.LOG2_E[32][1], tl.fma(v, c.LOG2_E[32][0], -n))
