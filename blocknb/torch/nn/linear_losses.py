@@ -32,7 +32,7 @@ def _linear_cross_entropy(
         logsumexp = torch.empty(x.shape[0], dtype=sums_dtype(x), device=x.device)
         chosen = torch.empty_like(logsumexp)
     else:
-        step = plans.forward_block(x.shape[0], *x.shape, weight.shape[0])
+        step = plans.forward_block(x.shape[0], x.shape[0], x.shape[1], weight.shape[0])
         logsumexp, chosen = row_statistics(x, weight, bias, target, step)
     return torch.where(target == ignore_index, 0.0, logsumexp - chosen), logsumexp
 
@@ -86,7 +86,8 @@ class _KeptLogits(torch.autograd.Function):
             dx = x.new_empty(x.shape)
             statistics = early_gradients(*others, expected, ignored, memory, dx[kept:])
         else:
-            statistics = [row_statistics(*others, plans.forward_block(x.shape[0] - kept, *x.shape, weight.shape[0]))]
+            m, h = x.shape
+            statistics = [row_statistics(*others, plans.forward_block(m - kept, m, h, weight.shape[0]))]
         statistics.insert(0, kept_statistics(x[:kept], weight, bias, target[:kept], memory))
         logsumexp, chosen = (torch.cat(parts) for parts in zip(*statistics, strict=True))
         ctx.save_for_backward(x, weight, bias, target, logsumexp)
