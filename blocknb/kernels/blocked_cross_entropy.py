@@ -78,3 +78,79 @@ def block_of_gradients(logits: Any, classes: Any, dlosses: Any, logsumexp: Any, 
     block_of_gradients_kernel[(m * blocks,)](
         logits, classes, dlosses, logsumexp, strides(logits)[0], begin, n, blocks, ignored, BLOCK=1024, num_warps=4
     )
+
+
+# ---- logits with one column per row of the input: (classes, rows) ---------------------------------------------------------
+
+
+@blocknb.kernel
+def column_statistics_kernel(logits, parts, classes_step, n, rows, share, BLOCK: bl.constexpr, ROWS: bl.constexpr):
+    """The logsumexp of `share` classes for ROWS columns; parts is (programs along the classes, rows)."""
+    WIDE: bl.constexpr = bl.float64 if logits.dtype.element_ty == bl.float64 else bl.float32
+    first = bl.program_id(1) * share
+    column = bl.program_id(0) * ROWS + bl.arange(0, ROWS)
+    base = logits + first.to(bl.int64) * classes_step
+    top = bl.full((BLOCK, ROWS), LEAST, WIDE)
+    powers = bl.zeros((BLOCK, ROWS), WIDE)
+    for done in range(0, share, BLOCK):
+        at = done + bl.arange(0, BLOCK)
+        inside = (first + at < n)[:, None] & (column < rows)[None, :]
+        values = bl.load(base + at[:, None] * classes_step + column[None, :], mask=inside, other=-float("inf"))
+        larger = bl.maximum(top, values.to(WIDE))
+        powers = powers * bl.exp(top - larger) + bl.exp(values.to(WIDE) - larger)
+        top = larger
+    most = bl.max(top, axis=0)
+    added = bl.sum(powers * bl.exp(top - most[None, :]), axis=0)
+    bl.store(parts + bl.program_id(1).to(bl.int64) * rows + column, most + bl.log(added), mask=column < rows)
+
+
+@blocknb.kernel
+def column_gradients_kernel(
+    logits, classes, dlosses, logsumexp, classes_step, begin, n, rows, ignored, BLOCK: bl.constexpr, ROWS: bl.constexpr
+):
+    """Replaces BLOCK logits of ROWS columns by their gradients."""
+    WIDE: bl.constexpr = bl.float64 if logits.dtype.element_ty == bl.float64 else bl.float32
+    first = bl.program_id(1) * BLOCK
+    column = bl.program_id(0) * ROWS + bl.arange(0, ROWS)
+    at = bl.arange(0, BLOCK)
+    inside = (first + at < n)[:, None] & (column < rows)[None, :]
+    place = logits + first.to(bl.int64) * classes_step + at[:, None] * classes_step + column[None, :]
+    values = bl.load(place, mask=inside, other=0.0).to(WIDE)
+    wanted = bl.load(classes + column, mask=column < rows, other=0)
+    given = bl.load(dlosses + column, mask=column < rows, other=0.0).to(WIDE)
+    sums = bl.load(logsumexp + column, mask=column < rows, other=0.0)
+    powers = bl.exp(values - sums[None, :])
+    chosen = (begin + first + at)[:, None] == wanted[None, :]
+    gradient = given[None, :] * bl.where(chosen, powers - 1.0, powers)
+    gradient = bl.where((wanted != ignored)[None, :], gradient, 0.0)
+    bl.store(place, gradient, mask=inside)
+
+
+COLUMNS = 128  # per program
+PROGRAMS = 1024  # of the statistics, about: they fill a large GPU twice
+
+
+def statistics_shares(classes: int, rows: int) -> tuple[int, int]:
+    """How many programs share the classes of a column, and how many classes each has."""
+    programs = max(1, min(PROGRAMS // blocknb.cdiv(rows, COLUMNS), blocknb.cdiv(classes, 256)))
+    share = blocknb.cdiv(blocknb.cdiv(classes, programs), 16) * 16
+    return blocknb.cdiv(classes, share), share
+
+
+def columns_statistics(logits: Any, parts: Any) -> None:
+    """The logsumexp of parts of the classes of logits (V, M): parts is (statistics_shares(V, M)[0], M), in fp32 or fp64."""
+    n, rows = logits.shape
+    programs, share = statistics_shares(n, rows)
+    grid = blocknb.cdiv(rows, COLUMNS), programs
+    column_statistics_kernel[grid](
+        logits, parts, strides(logits)[0], n, rows, share, BLOCK=16, ROWS=COLUMNS, num_warps=4
+    )
+
+
+def columns_gradients(logits: Any, classes: Any, dlosses: Any, logsumexp: Any, begin: int, ignored: int) -> None:
+    """Replaces logits (n, M) of the classes from `begin` on by their gradients, from those of the losses (M)."""
+    n, rows = logits.shape
+    grid = blocknb.cdiv(rows, COLUMNS), blocknb.cdiv(n, 32)
+    column_gradients_kernel[grid](
+        logits, classes, dlosses, logsumexp, strides(logits)[0], begin, n, rows, ignored, BLOCK=32, ROWS=COLUMNS, num_warps=4
+    )  # fmt: skip

@@ -15,49 +15,59 @@ TILE = 4096  # elements of heads that a program rotates at a time, at most
 
 
 @blocknb.kernel
-def rotate_heads(
-    x, out, cos, sin, heads, half, x_head, out_head, BACKWARD: bl.constexpr, HEADS: bl.constexpr, BLOCK: bl.constexpr
+def load_heads(x, begin, heads, half, x_head, HEADS: bl.constexpr, BLOCK: bl.constexpr):
+    """The first and the second halves of HEADS heads of one position, (HEADS, BLOCK) each; x points to its first head."""
+    WIDE: bl.constexpr = bl.float64 if x.dtype.element_ty == bl.float64 else bl.float32
+    head, columns = begin + bl.arange(0, HEADS), bl.arange(0, BLOCK)
+    inside = (head < heads)[:, None] & (columns < half)[None, :]
+    first = x + head[:, None] * x_head + columns[None, :]
+    return bl.load(first, mask=inside, other=0.0).to(WIDE), bl.load(first + half, mask=inside, other=0.0).to(WIDE)
+
+
+@blocknb.kernel
+def store_rotated(
+    a, b, out, cos, sin, begin, heads, half, out_head, BACKWARD: bl.constexpr, HEADS: bl.constexpr, BLOCK: bl.constexpr
 ):
-    """Rotates all heads of one position, HEADS at a time; x and out point to its first head, cos and sin to its angles.
+    """Stores the halves a and b of HEADS heads rotated; cos and sin point to the angles of the position.
 
     Every thread loads the angles of its own columns, which the L1 cache holds. Loaded once per program, they would have to be exchanged
     through shared memory before the first product."""
-    WIDE: bl.constexpr = bl.float64 if x.dtype.element_ty == bl.float64 else bl.float32
-    columns = bl.arange(0, BLOCK)
-    for begin in range(0, heads, HEADS):
-        head = begin + bl.arange(0, HEADS)
-        inside = (head < heads)[:, None] & (columns < half)[None, :]
-        first = x + head[:, None] * x_head + columns[None, :]
-        angle = columns[None, :] + bl.zeros((HEADS, 1), bl.int32)
-        a = bl.load(first, mask=inside, other=0.0).to(WIDE)
-        b = bl.load(first + half, mask=inside, other=0.0).to(WIDE)
-        cosine = bl.load(cos + angle, mask=inside, other=0.0).to(WIDE)
-        sine = bl.load(sin + angle, mask=inside, other=0.0).to(WIDE)
-        if BACKWARD:
-            sine = -sine
-        target = out + head[:, None] * out_head + columns[None, :]
-        bl.store(target, a * cosine - b * sine, mask=inside)
-        bl.store(target + half, b * cosine + a * sine, mask=inside)
+    head, columns = begin + bl.arange(0, HEADS), bl.arange(0, BLOCK)
+    inside = (head < heads)[:, None] & (columns < half)[None, :]
+    angle = columns[None, :] + bl.zeros((HEADS, 1), bl.int32)
+    cosine = bl.load(cos + angle, mask=inside, other=0.0).to(a.dtype)
+    sine = bl.load(sin + angle, mask=inside, other=0.0).to(a.dtype)
+    if BACKWARD:
+        sine = -sine
+    target = out + head[:, None] * out_head + columns[None, :]
+    bl.store(target, a * cosine - b * sine, mask=inside)
+    bl.store(target + half, b * cosine + a * sine, mask=inside)
 
 
 @blocknb.kernel
 def rotary_kernel(
     q, k, cos, sin, q_out, k_out, q_heads, k_heads, half, positions,
     q_batch, q_row, q_head, k_batch, k_row, k_head, cos_batch, cos_row, sin_batch, sin_row, q_out_row, q_out_head, k_out_row, k_out_head,
-    BACKWARD: bl.constexpr, Q_HEADS: bl.constexpr, K_HEADS: bl.constexpr, BLOCK: bl.constexpr,
+    BACKWARD: bl.constexpr, WHOLE: bl.constexpr, Q_HEADS: bl.constexpr, K_HEADS: bl.constexpr, BLOCK: bl.constexpr,
 ):  # fmt: skip
-    """Rotates q and k at one position of one batch."""
+    """Rotates q and k at one position of one batch. WHOLE: all heads fit into one tile, and both are loaded before the first store."""
     at = bl.program_id(0).to(bl.int64)
     batch, row = (bl.program_id(0) // positions).to(bl.int64), (bl.program_id(0) % positions).to(bl.int64)
     cosines, sines = cos + batch * cos_batch + row * cos_row, sin + batch * sin_batch + row * sin_row
-    rotate_heads(
-        q + batch * q_batch + row * q_row, q_out + at * q_out_row, cosines, sines, q_heads, half, q_head, q_out_head,
-        BACKWARD, Q_HEADS, BLOCK,
-    )  # fmt: skip
-    rotate_heads(
-        k + batch * k_batch + row * k_row, k_out + at * k_out_row, cosines, sines, k_heads, half, k_head, k_out_head,
-        BACKWARD, K_HEADS, BLOCK,
-    )  # fmt: skip
+    of_q, of_k = q + batch * q_batch + row * q_row, k + batch * k_batch + row * k_row
+    to_q, to_k = q_out + at * q_out_row, k_out + at * k_out_row
+    if WHOLE:
+        a, b = load_heads(of_q, 0, q_heads, half, q_head, Q_HEADS, BLOCK)
+        c, d = load_heads(of_k, 0, k_heads, half, k_head, K_HEADS, BLOCK)
+        store_rotated(a, b, to_q, cosines, sines, 0, q_heads, half, q_out_head, BACKWARD, Q_HEADS, BLOCK)
+        store_rotated(c, d, to_k, cosines, sines, 0, k_heads, half, k_out_head, BACKWARD, K_HEADS, BLOCK)
+    else:
+        for begin in range(0, q_heads, Q_HEADS):
+            a, b = load_heads(of_q, begin, q_heads, half, q_head, Q_HEADS, BLOCK)
+            store_rotated(a, b, to_q, cosines, sines, begin, q_heads, half, q_out_head, BACKWARD, Q_HEADS, BLOCK)
+        for begin in range(0, k_heads, K_HEADS):
+            c, d = load_heads(of_k, begin, k_heads, half, k_head, K_HEADS, BLOCK)
+            store_rotated(c, d, to_k, cosines, sines, begin, k_heads, half, k_out_head, BACKWARD, K_HEADS, BLOCK)
 
 
 def rotary(q: Any, k: Any, cos: Any, sin: Any, q_out: Any, k_out: Any, *, backward: bool = False) -> None:
@@ -87,5 +97,5 @@ def rotary(q: Any, k: Any, cos: Any, sin: Any, q_out: Any, k_out: Any, *, backwa
     rotary_kernel[(batches * positions,)](
         q, k, cos, sin, q_out, k_out, heads, k.shape[2], half, positions, *strides(q)[:3], *strides(k)[:3],
         of_batch[0], strides(cos)[1], of_batch[1], strides(sin)[1], *strides(q_out)[1:3], *strides(k_out)[1:3],
-        BACKWARD=backward, Q_HEADS=tiles[0], K_HEADS=tiles[1], BLOCK=block, num_warps=4,
+        BACKWARD=backward, WHOLE=tiles[0] >= heads and tiles[1] >= k.shape[2], Q_HEADS=tiles[0], K_HEADS=tiles[1], BLOCK=block, num_warps=4,
     )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from torch.nn import functional as F
 from torch_device import DEVICE
 
 from blocknb.torch import nn
-from blocknb.torch.nn import linear_losses
+from blocknb.torch.nn import linear_loss_plans as plans
 
 Tensor = torch.Tensor
 
@@ -23,7 +22,7 @@ Tensor = torch.Tensor
 @pytest.fixture(params=[2, 64])
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Classes per block: several blocks with an incomplete last one, and one block."""
-    monkeypatch.setattr(linear_losses, "_block", lambda rows: request.param)
+    monkeypatch.setattr(plans, "wanted_block", lambda rows: request.param)
     return request.param
 
 
@@ -109,7 +108,7 @@ def test_weights_gradient_in_bf16_is_as_good_with_many_blocks_as_unfused(monkeyp
     )[0]
     (unfused,) = torch.autograd.grad(linear_loss(x, weight, None, target), weight)
     for step in (8, 40):
-        monkeypatch.setattr(linear_losses, "_block", lambda rows, step=step: step)
+        monkeypatch.setattr(plans, "wanted_block", lambda rows, step=step: step)
         (fused,) = torch.autograd.grad(nn.linear_cross_entropy(x, weight, target), weight)
         error, other = ((g.double() - exact).norm() / exact.norm() for g in (fused, unfused))
         assert error < 1.5 * other
@@ -146,24 +145,6 @@ def test_autocast_casts_as_for_a_linear_layer_and_gradients_keep_the_dtypes_of_p
     assert {g.dtype for g in torch.autograd.grad(loss, (x, weight, bias))} == {torch.float32}
     with pytest.raises(ValueError, match="`weight` is torch.float32, and `x` is torch.bfloat16: use torch.autocast"):
         nn.linear_cross_entropy(x.bfloat16(), weight, target)
-
-
-def test_at_most_one_block_of_logits_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear_losses, "_block", lambda rows: 64)
-    inherited, alive, most = linear_losses._logits, [], []
-
-    def logits(*args: Any) -> Tensor:
-        most.append(sum(r() is not None for r in alive))
-        found = inherited(*args)
-        assert found.shape[1] <= 64
-        alive.append(weakref.ref(found))
-        return found
-
-    monkeypatch.setattr(linear_losses, "_logits", logits)
-    x, weight = random(8, 4, dtype=torch.float32), random(300, 4, dtype=torch.float32)
-    nn.linear_cross_entropy(x, weight, classes(8, 300)).backward()
-    assert most == [0] * 10  # five blocks forward, five backward
-    assert not any(r() is not None for r in alive)
 
 
 def test_a_frozen_weight_gets_no_gradient_and_costs_none(block: int) -> None:

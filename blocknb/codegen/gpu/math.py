@@ -116,11 +116,7 @@ class ElementwiseMath(KernelPart):
             case "rem":
                 return exact.remainder(trig.inline_code(text), names[0], names[1], kind, 1)
             case "min" | "max":
-                operands = (kind, names[0]), (kind, names[1])
-                if op.attrs.get("nan") and fp32 and self.target.capability >= 80:  # one instruction there
-                    return text.call(kind, f"llvm.{op.name}imum.{suffix}", *operands)
-                plain = text.call(kind, f"llvm.{op.name}imumnum.{suffix}", *operands)  # PTX ISA, max: +0 is above -0
-                return nan_wins(text, kind, names, plain) if op.attrs.get("nan") else plain
+                return self.extremum(op, dtype, names)
             case "exp" | "exp2" if fp32:
                 power = names[0]
                 if op.name == "exp":
@@ -133,6 +129,25 @@ class ElementwiseMath(KernelPart):
                 root = text.call(kind, f"llvm.sqrt.{suffix}", (kind, names[0]))
                 return text.emit(f"fdiv {kind} {constant(1.0, dtype)}, {root}")
         return polynomial(text, op.name, dtype, names)
+
+    def extremum(self, op: Op, dtype: ElementType, names: tuple[str, ...]) -> str:
+        """The smaller or the larger one of two floats. min(max(x, 0), 1) in fp32 is a modifier of the instruction that computes x."""
+        text, kind, fp32 = self.text, llvm_type(dtype), dtype == t.float32
+        suffix = {"half": "f16", "float": "f32", "double": "f64"}[kind]
+        operands = (kind, names[0]), (kind, names[1])
+        if op.attrs.get("nan"):
+            if fp32 and self.target.capability >= 80:  # one instruction there
+                return text.call(kind, f"llvm.{op.name}imum.{suffix}", *operands)
+            return nan_wins(text, kind, names, text.call(kind, f"llvm.{op.name}imumnum.{suffix}", *operands))
+        zero, one = constant(0.0, dtype), constant(1.0, dtype)
+        if fp32 and op.name == "min" and one in names:
+            source = text.memo.get(("not negative", names[names[0] == one]))
+            if source is not None:  # PTX ISA, cvt.sat: a NaN becomes +0, as in max
+                return text.call(kind, "llvm.nvvm.saturate.f", (kind, source))
+        found = text.call(kind, f"llvm.{op.name}imumnum.{suffix}", *operands)  # PTX ISA, max: +0 is above -0
+        if op.name == "max" and zero in names:
+            text.memo["not negative", found] = names[names[0] == zero]
+        return found
 
     def quotient(self, op: Op, dtype: ElementType, names: tuple[str, ...]) -> str:
         """A quotient of floats."""

@@ -14,6 +14,7 @@ from blocknb.language.libdevice.parts import (
     INF,
     LEAST_NORMAL,
     LIFT,
+    MAGIC,
     MANTISSA,
     NAN,
     device,
@@ -43,6 +44,7 @@ LN2_HIGH = {32: 0.693145751953125, 64: 0.6931471803691238}  # few enough bits th
 LN2_LOW = {32: 1.428606765330187e-06, 64: 1.9082149292705877e-10}
 EXP_RANGE = {32: (-105.0, 90.0), 64: (-747.0, 711.0)}  # beyond these the result is zero or infinite
 EXP2_RANGE = {32: (-152.0, 130.0), 64: (-1078.0, 1026.0)}
+SHARES = 252.0  # exponents of normal numbers from -126 to 126
 SQRT_HALF_BITS = {32: 0x3F3504F3, 64: 0x3FE6A09E667F3BCD}
 
 
@@ -87,9 +89,12 @@ def exp2_sum(h, l):
 def exp_of_floats(v):
     """e^v in fp32, where a GPU's exp2 of a number around zero is precise. The power of two that it is multiplied by is a normal number,
     so e^v is rounded once if it is subnormal."""
-    n_float, n = nearest(tl.clamp(v * c.LOG2_E[32][0], -126.0, 127.0))
-    rest = tl.fma(v, c.LOG2_E[32][1], tl.fma(v, c.LOG2_E[32][0], -n_float))
-    return tl.exp2(rest) * power_of_two(n, v)
+    # 0 for an exponent of -126, and 1 for one of 126
+    share = tl.clamp(tl.fma(v, c.LOG2_E[32][0] / SHARES, number(0.5, v)), 0.0, 1.0)
+    shifted = tl.fma(share, number(SHARES, v), number(MAGIC[32] + 1, v))  # the low bits are the biased exponent
+    n = shifted - (MAGIC[32] + 127)
+    rest = tl.fma(v, c.LOG2_E[32][1], tl.fma(v, c.LOG2_E[32][0], -n))
+    return tl.exp2(rest) * from_bits(to_bits(shifted) << MANTISSA[32], v)
 
 
 @device

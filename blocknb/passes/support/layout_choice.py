@@ -203,6 +203,7 @@ class LayoutChoice:
         if not self.fragments:  # other products convert the lines that their loops carry
             self.carried_groups.clear()
         self.propose_reductions()
+        self.propose_sums()
         members: dict[Value, set[Value]] = {}
         for value in values:
             root = self.groups.find(value)
@@ -264,6 +265,24 @@ class LayoutChoice:
             for result in op.results:
                 weight = (2 if split else 1) * iterations * result.type.size * value.type.dtype.bytes
                 self.groups.propose(result, weight, layout.slice(axis))
+
+    def propose_sums(self) -> None:
+        """Proposes the layout of a loop's reduction for what it is added to, where each thread reduces its own elements: a store after the
+        loop converts the sum once, and not once per iteration. It weighs less than the loop's loads."""
+        consumers = uses(self.func)
+        for op, iterations in self.reductions:
+            proposals = self.groups.proposals.get(self.groups.find(op.args[0]), ()) if self.anchored(op.args[0]) else ()
+            layout, axis = max(proposals, key=lambda p: p[0], default=(0.0, None))[1], op.attrs["axis"]
+            if iterations == 1 or layout is None or layout in self.products:
+                continue
+            sliced = layout.slice(axis)
+            if (sliced.lane + sliced.warp).count(0) != (layout.lane + layout.warp).count(0):
+                continue
+            for view in (user for user, _ in consumers.get(op.results[0], ()) if user.name == "expand_dims"):
+                for user, _ in consumers.get(view.result, ()):
+                    if OPS[user.name].kind in POINTWISE and self.anchored(user.results[0]):
+                        weight = iterations / 8 * user.result.type.size * user.result.type.dtype.bytes
+                        self.groups.propose(user.result, weight, moved_layout(view, sliced))
 
     def keep_recurrences_within_warps(self) -> None:
         """Changes the layouts of `recurrences`: lines along the axis stay in one warp. An exchange between warps would cost two barriers

@@ -1,8 +1,9 @@
 """The cross entropy of a linear layer without its logits in memory: cross_entropy(x weight^T + bias, target), block of classes by block.
 
-The backward pass computes each block of logits again. A block of the weight's gradient is then one product over all rows, so nothing is
-added up in 16 bits, and no copy of that gradient in fp32 exists. The gradient of x is added up in fp32. Implementations that split the rows
-instead add gradients of the weight in 16 bits, and their training diverges from that of unfused layers.
+Training in eager mode keeps the logits of the first H rows of x (M, H) in the memory of the weight's gradient. The backward pass computes
+the others again. A block of the weight's gradient is then one product over all rows, so nothing is added up in 16 bits, and no copy of that
+gradient in fp32 exists. Sums for the gradient of x are in fp32. Implementations that split the rows instead add gradients of the weight in
+16 bits, and their training diverges from that of unfused layers.
 """
 
 from __future__ import annotations
@@ -11,45 +12,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-import blocknb
-from blocknb.kernels.blocked_cross_entropy import block_of_classes, block_of_gradients
 from blocknb.runtime.launch_context import this_thread
+from blocknb.torch.nn import linear_loss_plans as plans
+from blocknb.torch.nn.linear_loss_gradients import LossGradients, early_gradients, kept_statistics, row_statistics
 from blocknb.torch.nn.losses import check_target, reduced
 from blocknb.torch.nn.shapes import check_floating, sums_dtype
 from blocknb.torch.ops import torch_op
-
-BLOCK_ELEMENTS = (
-    1 << 24
-)  # logits of one block; 32 MiB in 16 bits, which the L2 cache of a large GPU keeps until the next product
-FEWEST, MOST = 1024, 16384  # classes per block
-
-
-def _block(rows: int) -> int:
-    """The classes per block for a number of rows."""
-    wanted = max(FEWEST, min(MOST, BLOCK_ELEMENTS // max(rows, 1)))
-    return wanted // 64 * 64 or wanted
-
-
-def _logits(x: Tensor, weight: Tensor, bias: Tensor | None, begin: int, end: int) -> Tensor:
-    part = weight[begin:end].t()
-    return torch.mm(x, part) if bias is None else torch.addmm(bias[begin:end], x, part)
-
-
-def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a b, without rounding the product to 16 bits where torch multiplies 16 bits into fp32: on GPUs since sm_80."""
-    if total.dtype == a.dtype:
-        total.addmm_(a, b)
-    elif a.is_cuda and torch.cuda.get_device_capability(a.device)[0] >= 8:
-        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
-    else:
-        total += torch.mm(a, b)
-
-
-def _add_to_parts(totals: list[Tensor], a: Tensor, b: Tensor) -> None:
-    """totals += a b, for parts of the rows."""
-    for total, rows in zip(totals, a.split(max(totals[0].shape[0], 1)), strict=True):
-        _add_product(total, rows, b)
 
 
 @torch_op("blocknb::linear_cross_entropy")
@@ -57,15 +28,12 @@ def _linear_cross_entropy(
     x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
     """The losses of x (M, H) for the weight (V, H), in fp32, and the logsumexp."""
-    largest = torch.empty(x.shape[0], dtype=sums_dtype(x), device=x.device)
-    total, chosen = torch.empty_like(largest), torch.zeros_like(largest)
-    if not this_thread.skips:
-        step = _block(x.shape[0])
-        for begin in range(0, weight.shape[0], step):
-            logits = _logits(x, weight, bias, begin, begin + step)
-            block_of_classes(logits, target, largest, total, chosen, begin)
-            del logits  # before the next block exists
-    logsumexp = largest + total.log()
+    if this_thread.skips:
+        logsumexp = torch.empty(x.shape[0], dtype=sums_dtype(x), device=x.device)
+        chosen = torch.empty_like(logsumexp)
+    else:
+        step = plans.forward_block(x.shape[0], x.shape[0], x.shape[1], weight.shape[0])
+        logsumexp, chosen = row_statistics(x, weight, bias, target, step)
     return torch.where(target == ignore_index, 0.0, logsumexp - chosen), logsumexp
 
 
@@ -75,31 +43,12 @@ def _linear_cross_entropy_backward(
     needs_x: bool, needs_weight: bool, needs_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of x, the weight and the bias; those that are not needed are empty."""
-    dx = x.new_empty(x.shape if needs_x else (0,)) if this_thread.skips or not needs_x else None
-    parts_of_x: list[Tensor] = []
+    dx = x.new_empty(x.shape if needs_x else (0,))
     dweight = torch.empty_like(weight) if needs_weight else x.new_empty(0)
     dbias = torch.empty_like(bias) if needs_bias and bias is not None else x.new_empty(0)
     if not this_thread.skips:
-        step = _block(x.shape[0])
-        if needs_x:  # in two parts of the rows, so that only half of it exists in both dtypes at the end
-            half = x.shape[0] if x.dtype == sums_dtype(x) else blocknb.cdiv(x.shape[0], 2)
-            parts_of_x = [torch.zeros_like(part, dtype=sums_dtype(x)) for part in x.split(max(half, 1))]
-        for begin in range(0, weight.shape[0], step):
-            gradients = _logits(x, weight, bias, begin, begin + step)
-            block_of_gradients(gradients, target, dlosses, logsumexp, begin, ignore_index)
-            part = slice(begin, begin + step)
-            if needs_x:
-                _add_to_parts(parts_of_x, gradients, weight[part])
-            if needs_weight:
-                torch.mm(gradients.t(), x, out=dweight[part])
-            if needs_bias and bias is not None:
-                dbias[part] = gradients.sum(0, dtype=sums_dtype(x))
-            del gradients
-    for i, total in enumerate(parts_of_x):
-        parts_of_x[i] = total.to(x.dtype)
-        del total
-    if dx is None:
-        dx = parts_of_x[0] if len(parts_of_x) == 1 else torch.cat(parts_of_x)
+        wanted = dx if needs_x else None, dweight if needs_weight else None, dbias if needs_bias else None
+        LossGradients(x, weight, bias, target, dlosses, logsumexp, ignore_index).run(*wanted)
     return dx, dweight, dbias
 
 
@@ -118,6 +67,76 @@ def _(saved: Any, dlosses: Tensor) -> Any:
         *wanted,
     )
     return {name: value for name, value, needed in zip(names, found, wanted, strict=True) if needed}
+
+
+class _KeptLogits(torch.autograd.Function):
+    """The losses in eager mode. The first backward pass uses the kept logits up; a second one computes all of them again. `expected` is
+    the gradient of all losses that the backward pass will probably get, a scalar."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int, expected: Tensor | None
+    ) -> Tensor:
+        kept = plans.kept_rows(*x.shape)
+        memory, dx = weight.new_empty(weight.shape), None
+        others = x[kept:], weight, bias, target[kept:]
+        if kept == x.shape[0]:
+            statistics = []
+        elif expected is not None and ctx.needs_input_grad[0]:
+            dx = x.new_empty(x.shape)
+            statistics = early_gradients(*others, expected, ignored, memory, dx[kept:])
+        else:
+            m, h = x.shape
+            statistics = [row_statistics(*others, plans.forward_block(m - kept, m, h, weight.shape[0]))]
+        statistics.insert(0, kept_statistics(x[:kept], weight, bias, target[:kept], memory))
+        logsumexp, chosen = (torch.cat(parts) for parts in zip(*statistics, strict=True))
+        ctx.save_for_backward(x, weight, bias, target, logsumexp)
+        ctx.kept, ctx.ignored, ctx.expected = kept, ignored, expected
+        ctx.memory, ctx.dx = memory, dx
+        return torch.where(target == ignored, 0.0, logsumexp - chosen)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dlosses: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias, target, logsumexp = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        dweight, dx, ctx.memory, ctx.dx, kept = ctx.memory, ctx.dx, None, None, ctx.kept
+        expected = None if dx is None else ctx.expected
+        if dweight is None or not needs_weight:
+            dweight, kept = weight.new_empty(weight.shape) if needs_weight else None, 0
+        if dx is None and needs_x:
+            dx = x.new_empty(x.shape)
+        dbias = bias.new_empty(bias.shape) if needs_bias and bias is not None else None
+        gradients = LossGradients(x, weight, bias, target, dlosses.contiguous(), logsumexp, ctx.ignored)
+        gradients.run(dx, dweight, dbias, kept, expected)
+        return dx, dweight, dbias, None, None, None
+
+
+def _expected(target: Tensor, ignore_index: int, reduction: str, x: Tensor) -> Tensor | None:
+    """The gradient of each loss where that of the result is 1. None where it is unknown, and in fp16, whose small numbers need the factor
+    of a gradient scaler."""
+    if reduction == "none" or x.dtype == torch.float16:
+        return None
+    one = torch.ones((), dtype=sums_dtype(x), device=x.device)
+    return one if reduction == "sum" else one / (target != ignore_index).sum()
+
+
+def _keeps_logits(x: Tensor, weight: Tensor) -> bool:
+    """Whether an autograd Function with memory of its own serves this call: plain tensors outside transforms, graphs and hooks."""
+    return (
+        torch.is_grad_enabled()
+        and weight.requires_grad
+        and not torch.compiler.is_compiling()
+        and type(x) in (Tensor, torch.nn.Parameter)
+        and type(weight) in (Tensor, torch.nn.Parameter)
+        and weight.is_contiguous()
+        and 0 not in weight.shape
+        and plans.kept_rows(*x.shape) > 0
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and torch.autograd.forward_ad._current_level < 0
+        and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+        and get_proxy_mode() is None
+    )
 
 
 def linear_cross_entropy(
@@ -147,7 +166,12 @@ def linear_cross_entropy(
                 f"{name}: `{key}` is {value.dtype}, and `x` is {x.dtype}: use torch.autocast, or cast one of them"
             )
     with torch.autocast(x.device.type, enabled=False):
-        losses = _linear_cross_entropy(x.contiguous(), weight, bias, target.contiguous(), ignore_index)[0]
+        x, target = x.contiguous(), target.contiguous()
+        if _keeps_logits(x, weight):
+            expected = _expected(target, ignore_index, reduction, x)
+            losses = _KeptLogits.apply(x, weight, bias, target, ignore_index, expected)
+        else:
+            losses = _linear_cross_entropy(x, weight, bias, target, ignore_index)[0]
         return reduced(losses, target, ignore_index, reduction, name)
 
 
