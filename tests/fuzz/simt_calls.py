@@ -221,6 +221,7 @@ INTRINSICS: dict[str, Callable] = {
     r"llvm\.fma\..*": fused, r"llvm\.nvvm\.div\.full": plain(np.divide),
     r"llvm\.nvvm\.ex2\.approx\.f": wide(np.exp2), r"llvm\.nvvm\.rsqrt\.approx\.f": wide(lambda x: 1 / np.sqrt(x)),
     r"llvm\.nvvm\.ex2\.approx\.ftz\.f": flushed(np.exp2),
+    r"llvm\.nvvm\.saturate\.f": plain(lambda x: np.clip(np.nan_to_num(x, nan=0.0), 0, 1)),
     r"llvm\.nvvm\.lg2\.approx\.f": wide(np.log2), r"llvm\.ctlz\..*": leading_zeros,
     r"llvm\.nvvm\.(e[45]m[23])x2\.to\.f16x2\.rn": lambda env, match, x: (
         x.view(np.uint8).reshape(-1, 2).view(EIGHT[match[1]]).astype(np.float16)

@@ -1,9 +1,10 @@
 """The cross entropy of a linear layer without its logits in memory: cross_entropy(x weight^T + bias, target), block of classes by block.
 
-Training in eager mode keeps the logits of the first H rows of x (M, H) in the memory of the weight's gradient. The backward pass computes
-the others again. A block of the weight's gradient is then one product over all rows, so nothing is added up in 16 bits, and no copy of that
-gradient in fp32 exists. Sums for the gradient of x are in fp32. Implementations that split the rows instead add gradients of the weight in
-16 bits, and their training diverges from that of unfused layers.
+Training in eager mode keeps the logits of the first H rows of x (M, H) in the memory of the weight's gradient, after the other rows had
+their gradient of x computed there. The backward pass computes the logits of the others again. A block of the weight's gradient is then one
+product over all rows, so nothing is added up in 16 bits, and no copy of that gradient in fp32 exists. Sums for the gradient of x are in
+fp32. Implementations that split the rows instead add gradients of the weight in 16 bits, and their training diverges from that of unfused
+layers.
 """
 
 from __future__ import annotations
