@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from blocknb.analysis.accesses import accesses, equal_registers
 from blocknb.analysis.effects import mask_of
+from blocknb.codegen.gpu.cache_hints import CacheHint
 from blocknb.codegen.gpu.context import KernelContext
 from blocknb.codegen.gpu.element_types import memory_bits
 from blocknb.codegen.gpu.piece_loops import PieceLoops
@@ -135,7 +136,9 @@ def predicated_load(
     guard = f"@${n + 1} " if predicate else ""
     order = ".acquire.sys" if op.attrs.get("sem") else ".volatile" if op.attrs.get("volatile") else ""
     where = f"[${n}+{distance}]" if distance else f"[${n}]"
-    ptx = f"{guard}ld{order}.global{modifiers(op)}{form(bits, n)} {target}, {where};"
+    keep = CacheHint.of(op)
+    ptx = f"{guard}ld{order}.global{modifiers(op)}{keep.suffix}{form(bits, n)} {target}, {where}{keep.operand};"
+    ptx = keep.around(ptx)
     constraints, operands = [f"={LETTER[bits]}"] * n + ["l"], [f"ptr addrspace(1) {name}"]
     clobbers = ["~{memory}"] if is_volatile(op) else []  # LLVM's back end would move other accesses across it
     if predicate:
