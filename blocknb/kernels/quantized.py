@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import blocknb
 import blocknb.language as bl
 from blocknb.kernels.strides import Device, address, device, dtype_name, empty, on_host, stream, strides, table
+from blocknb.kernels.tiling import STREAMED
 
 ROWS = 64  # the most rows of x per program
 GROUP = 128  # the default number of weights per scale
@@ -219,9 +220,6 @@ def choose_quantized(m: int, n: int, k: int, on: Device) -> QuantizedTile:
 #: By device, library and stream: tickets of split products, all zero between two launches.
 _tickets: dict[tuple[Any, ...], Any] = {}
 TICKETS = 1 << 14
-#: The eviction policy of weights that are read once. Lines that other kernels modified then stay in the L2 cache, and nobody waits until
-#: they are in memory.
-STREAMED = "evict_first"
 
 
 def matmul_int8(x: Any, w: Any, scales: Any, out: Any = None, *, tile: QuantizedTile | None = None) -> Any:
