@@ -85,7 +85,9 @@ def activations(x, rows, step, last, m, k, x_row, BK: bl.constexpr, LAST: bl.con
 
 
 @blocknb.kernel
-def int8_step(arrays, columns, sizes, steps, step, last, BK: bl.constexpr, KEEP: bl.constexpr, LAST: bl.constexpr = True):
+def int8_step(
+    arrays, columns, sizes, steps, step, last, BK: bl.constexpr, KEEP: bl.constexpr, LAST: bl.constexpr = True
+):
     """Loads the tile of weights for a step along K. With LAST it loads nothing from the step `last` on.
 
     `arrays`: w; `sizes`: n, k; `steps`: the distance of the rows of w. KEEP is the eviction policy of the weights.
