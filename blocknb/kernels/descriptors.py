@@ -28,8 +28,8 @@ def matmul_descriptor_kernel(
     SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32", SWAPPED: bl.constexpr = False, c_column=None,
     CLUSTER: bl.constexpr = 1, KEEP_B: bl.constexpr = "",
 ):  # fmt: skip
-    """Computes one tile per program. KEEP_B is the eviction policy of b. SWAPPED computes the transposed result, b.T @ a.T. With `c_column`, the distance of neighbours in a
-    row of c, the result is stored by pointers, for arrays that no descriptor describes.
+    """Computes one tile per program. SWAPPED computes the transposed result, b.T @ a.T. With `c_column`, the distance of neighbours in a
+    row of c, the result is stored by pointers, for arrays that no descriptor describes. KEEP_B is the eviction policy of b.
 
     Hopper's wgmma takes the first operand from registers. So SWAPPED lets a 32-bit operand b be stored along either axis.
     """

@@ -21,8 +21,14 @@ from blocknb.kernels.tiling import STREAMED
 
 ROWS = 64  # the most rows of x per program
 GROUP = 128  # the default number of weights per scale
-#: By rows of a program: columns, steps ahead, warps, stages, and the warps of a multiprocessor that read at the same time.
-PLANS = {8: (64, 1, 4, 1, 16), 16: (32, 2, 2, 1, 8), 32: (64, 0, 4, 4, 8), ROWS: (64, 0, 4, 4, 8)}
+#: By rows of a program: columns, steps ahead, warps, stages, the most registers, and the warps of a multiprocessor that read at the same
+#: time.
+PLANS = {
+    8: (64, 3, 4, 1, 168, 12),
+    16: (64, 2, 4, 1, 168, 12),
+    32: (64, 0, 4, 4, None, 8),
+    ROWS: (64, 0, 4, 4, None, 8),
+}
 LEAST_SPLIT, MOST_SPLITS = 256, 16  # the fewest elements of K per split, and the most splits
 ACTIVATIONS = ("float16", "bfloat16")
 
@@ -125,14 +131,14 @@ def int8_kernel(
     else:
         queue = ()
         for i in bl.static_range(AHEAD):
-            queue = queue + (int8_step(arrays, columns, sizes, steps, first + i, last, BK, KEEP),)
+            queue += (int8_step(arrays, columns, sizes, steps, first + i, last, BK, KEEP),)
         a = activations(x, rows, first, last, m, k, x_row, BK)
         for step in range(first, last, AHEAD):
             loaded = ()
             for i in bl.static_range(AHEAD):
                 following = activations(x, rows, step + i + 1, last, m, k, x_row, BK)
                 total = int8_product(total, queue[i], a)
-                loaded = loaded + (int8_step(arrays, columns, sizes, steps, step + i + AHEAD, last, BK, KEEP),)
+                loaded += (int8_step(arrays, columns, sizes, steps, step + i + AHEAD, last, BK, KEEP),)
                 a = following
             queue = loaded
     finish_split(total, scale, out, parts, tickets, m, n, out_row, tile, BM, BN, SPLITS)
@@ -194,14 +200,14 @@ def int4_kernel(
     else:
         queue = ()
         for i in bl.static_range(AHEAD):
-            queue = queue + (int4_step(arrays, columns, sizes, steps, first + i, last, BK, GROUP, KEEP),)
+            queue += (int4_step(arrays, columns, sizes, steps, first + i, last, BK, GROUP, KEEP),)
         a = activations(x, rows, first, last, m, k, x_row, BK)
         for step in range(first, last, AHEAD):
             loaded = ()
             for i in bl.static_range(AHEAD):
                 following = activations(x, rows, step + i + 1, last, m, k, x_row, BK)
                 total = int4_product(total, queue[i], a, zeros)
-                loaded = loaded + (int4_step(arrays, columns, sizes, steps, step + i + AHEAD, last, BK, GROUP, KEEP),)
+                loaded += (int4_step(arrays, columns, sizes, steps, step + i + AHEAD, last, BK, GROUP, KEEP),)
                 a = following
             queue = loaded
     finish_split(total, None, out, parts, tickets, m, n, out_row, tile, BM, BN, SPLITS)
@@ -213,10 +219,10 @@ def choose_quantized(m: int, n: int, k: int, on: Device) -> QuantizedTile:
     depth, rows = 128, next((rows for rows in (8, 16, 32) if m <= rows), ROWS)
     if on.capability == 0:
         return QuantizedTile(max(16, rows), 64, depth, 0, 1, 4, 1)
-    columns, ahead, num_warps, stages, reading = PLANS[rows]
+    columns, ahead, num_warps, stages, registers, reading = PLANS[rows]
     tiles = blocknb.cdiv(n, columns) * blocknb.cdiv(m, rows)
     splits = max(1, min(round(reading * on.processors / (tiles * num_warps)), k // LEAST_SPLIT, MOST_SPLITS))
-    return QuantizedTile(rows, columns, depth, ahead, splits, num_warps, stages)
+    return QuantizedTile(rows, columns, depth, ahead, splits, num_warps, stages, registers)
 
 
 #: By device, library and stream: tickets of split products, all zero between two launches.

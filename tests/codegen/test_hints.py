@@ -50,11 +50,11 @@ def hinted(x, out, BLOCK: bl.constexpr):
 def test_cache_operators_eviction_and_volatility_reach_ptx():
     assert accesses(hinted) == [
         "ld.global.cg.v4.b32",
-        "ld.global.L1::evict_first.v4.b32",
-        "ld.global.L1::evict_last.v4.b32",
+        "ld.global.L1::evict_first.L2::cache_hint.v4.b32",
+        "ld.global.L1::evict_last.L2::cache_hint.v4.b32",
         "ld.volatile.global.v4.b32",
         "st.global.cs.v4.b32",
-        "st.global.L1::evict_first.v4.b32",
+        "st.global.L1::evict_first.L2::cache_hint.v4.b32",
         "st.global.wt.v4.b32",
     ]
 

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from blocknb.ir.core import Op
 
 POLICIES = {"evict_first": 0x12F0000000000000, "evict_last": 0x14F0000000000000}
-NAME = "policy"  # of the register
 
 
 class CacheHint(NamedTuple):
@@ -34,12 +33,10 @@ class CacheHint(NamedTuple):
         return ".L2::cache_hint" if self.policy else ""
 
     @property
-    def operand(self) -> str:
-        """The last operand, with its comma."""
-        return f", {NAME}" if self.policy else ""
+    def operands(self) -> list[str]:
+        """The policy as an operand of inline PTX, of the constraint "l"; none for the default."""
+        return [f"i64 {self.policy}"] if self.policy else []
 
-    def around(self, ptx: str) -> str:
-        """The instruction in a block that declares the register of its policy."""
-        if not self.policy:
-            return ptx
-        return f"{{ .reg .b64 {NAME}; mov.b64 {NAME}, {self.policy:#x}; {ptx} }}"
+    def last(self, number: int) -> str:
+        """The last operand of the instruction, with its comma, if it is operand `number` of the inline PTX."""
+        return f", ${number}" if self.policy else ""

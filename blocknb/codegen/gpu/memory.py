@@ -137,14 +137,15 @@ def predicated_load(
     order = ".acquire.sys" if op.attrs.get("sem") else ".volatile" if op.attrs.get("volatile") else ""
     where = f"[${n}+{distance}]" if distance else f"[${n}]"
     keep = CacheHint.of(op)
-    ptx = f"{guard}ld{order}.global{modifiers(op)}{keep.suffix}{form(bits, n)} {target}, {where}{keep.operand};"
-    ptx = keep.around(ptx)
+    last = keep.last(n + 1 + (1 + n) * bool(predicate))
+    ptx = f"{guard}ld{order}.global{modifiers(op)}{keep.suffix}{form(bits, n)} {target}, {where}{last};"
     constraints, operands = [f"={LETTER[bits]}"] * n + ["l"], [f"ptr addrspace(1) {name}"]
     clobbers = ["~{memory}"] if is_volatile(op) else []  # LLVM's back end would move other accesses across it
     if predicate:
         constraints += ["b", *(str(i) for i in range(n))]
         wide = (text.emit(f"zext i8 {v} to i32") if bits == 8 and v != "0" else v for v in defaults)
         operands += [f"i1 {predicate}", *(f"{register} {v}" for v in wide)]
+    constraints, operands = [*constraints, *["l"] * len(keep.operands)], [*operands, *keep.operands]
     call = f'asm sideeffect "{ptx}", "{",".join([*constraints, *clobbers])}"({", ".join(operands)})'
     results = text.results(call, [register] * n)
     return [text.emit(f"trunc i32 {x} to i8") for x in results] if bits == 8 else results
@@ -160,7 +161,8 @@ def predicated_store(
     ins = ", ".join(f"${i + 1}" for i in range(n))
     source = f"{{{ins}}}" if n > 1 else ins
     where = f"[$0+{distance}]" if distance else "[$0]"
-    ptx = f"st.global{modifiers(op)}{form(bits, n)} {where}, {source};"
-    operands = [f"ptr addrspace(1) {name}", *(f"{register_type(bits)} {w}" for w in words)]
+    keep = CacheHint.of(op)
+    ptx = f"st.global{modifiers(op)}{keep.suffix}{form(bits, n)} {where}, {source}{keep.last(n + 1)};"
+    operands = [f"ptr addrspace(1) {name}", *(f"{register_type(bits)} {w}" for w in words), *keep.operands]
     # Without the clobber LLVM's back end moves an earlier load down past it, into the branch that uses the loaded value.
-    text.asm(ptx, ["l", *[LETTER[bits]] * n, "~{memory}"], operands, on=predicate)
+    text.asm(ptx, ["l", *[LETTER[bits]] * n, *["l"] * len(keep.operands), "~{memory}"], operands, on=predicate)
