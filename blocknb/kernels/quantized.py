@@ -22,13 +22,14 @@ from blocknb.kernels.tiling import STREAMED
 ROWS = 64  # the most rows of x per program
 GROUP = 128  # the default number of weights per scale
 #: By rows of a program: columns, steps ahead, warps, stages, the most registers, and the warps of a multiprocessor that read at the same
-#: time.
-PLANS = {
-    8: (64, 3, 4, 1, 168, 12),
-    16: (64, 2, 4, 1, 168, 12),
+#: time. Fitted to an H100. The second table replaces plans for 4 bits: 32 columns of a warp share the registers with x.
+PLANS: dict[int, tuple[int, int, int, int, int | None, int]] = {
+    8: (64, 2, 4, 1, 128, 16),
+    16: (64, 2, 4, 1, 128, 16),
     32: (64, 0, 4, 4, None, 8),
     ROWS: (64, 0, 4, 4, None, 8),
 }
+PLANS_4_BITS = {16: (128, 2, 4, 1, None, 8)}
 LEAST_SPLIT, MOST_SPLITS = 256, 16  # the fewest elements of K per split, and the most splits
 ACTIVATIONS = ("float16", "bfloat16")
 
@@ -213,13 +214,13 @@ def int4_kernel(
     finish_split(total, None, out, parts, tickets, m, n, out_row, tile, BM, BN, SPLITS)
 
 
-def choose_quantized(m: int, n: int, k: int, on: Device) -> QuantizedTile:
-    """The tile for a product of m rows by n columns of weights. Fitted to measurements on an H200, where 4 and 8 bits had the same best
-    tiles."""
+def choose_quantized(m: int, n: int, k: int, on: Device, bits: int = 8) -> QuantizedTile:
+    """The tile for a product of m rows by n columns of weights of so many bits."""
     depth, rows = 128, next((rows for rows in (8, 16, 32) if m <= rows), ROWS)
     if on.capability == 0:
         return QuantizedTile(max(16, rows), 64, depth, 0, 1, 4, 1)
-    columns, ahead, num_warps, stages, registers, reading = PLANS[rows]
+    plans = PLANS | PLANS_4_BITS if bits == 4 else PLANS
+    columns, ahead, num_warps, stages, registers, reading = plans[rows]
     tiles = blocknb.cdiv(n, columns) * blocknb.cdiv(m, rows)
     splits = max(1, min(round(reading * on.processors / (tiles * num_warps)), k // LEAST_SPLIT, MOST_SPLITS))
     return QuantizedTile(rows, columns, depth, ahead, splits, num_warps, stages, registers)
@@ -277,7 +278,7 @@ def matmul_int4(
             raise ValueError(f"{name} must have the shape {(n, blocknb.cdiv(k, group))}, not {tuple(array.shape)}")
     if 0 in (m, n):
         return out
-    t = tile or choose_quantized(m, n, k, device(x))
+    t = tile or choose_quantized(m, n, k, device(x), 4)
     grid, length, parts, tickets = _splits(x, m, n, k, t)
     keep = STREAMED if grid[2] == 1 else ""
     z = (0, 0) if zeros is None else strides(zeros)
