@@ -261,8 +261,8 @@ class PackedConversions:
         return self.text.call(vector, f"llvm.fma.{suffix}", (vector, bits), *operands)
 
     def opaque(self, number: int) -> str:
-        """A number that the kernel loads from constant memory when it begins. An instruction has room for one constant. The second one needs
-        a register, and ptxas would write a number that it knows into that register again for each instruction."""
+        """A number that the kernel loads from constant memory when it begins. An instruction has room for one constant, and the second one
+        needs a register. If ptxas knows the number, it writes it into a register for each instruction."""
         name = f"@blocknb.bits{number}"
         self.text.declared[f"{name} = internal addrspace(4) externally_initialized constant i32 {number}, align 4"] = (
             None
