@@ -127,13 +127,18 @@ def described(name: str, desc: Any, argument: str) -> DescriptorValue:
     raise Mismatch(f"`{name}` needs a tensor descriptor, not {describe(desc)}", hint, argument)
 
 
-def block_load(frame: Frame, name: str, desc: Any, offsets: Any, argument: str = "desc") -> Value:
-    return padded_load(frame, desc, *access(frame, name, desc, offsets, argument))
+def block_load(
+    frame: Frame, name: str, desc: Any, offsets: Any, argument: str = "desc", eviction_policy: Any = ""
+) -> Value:
+    return padded_load(frame, desc, *access(frame, name, desc, offsets, argument), eviction_policy)
 
 
-def padded_load(frame: Frame, desc: DescriptorValue, pointers: Value, mask: Value | None) -> Value:
+def padded_load(
+    frame: Frame, desc: DescriptorValue, pointers: Value, mask: Value | None, eviction_policy: Any = ""
+) -> Value:
     """Loads elements of a described array; outside of it, 0 or NaN."""
-    value = load_tile(frame, pointers, mask, blocks.padding(frame, desc.padding, desc.dtype))
+    padding = blocks.padding(frame, desc.padding, desc.dtype)
+    value = load_tile(frame, pointers, mask, padding, eviction_policy=eviction_policy)
     frame.emit.padded.add(value)
     return value
 
@@ -161,8 +166,8 @@ def store_tensor_descriptor(frame: Frame, desc: Any, offsets: Any, value: Any) -
 
 
 @emits("tensor_descriptor.load")
-def descriptor_load(frame: Frame, self: Any, offsets: Any) -> Value:
-    return block_load(frame, "load", self, offsets, "self")
+def descriptor_load(frame: Frame, self: Any, offsets: Any, eviction_policy: Any = "") -> Value:
+    return block_load(frame, "load", self, offsets, "self", eviction_policy)
 
 
 @emits("tensor_descriptor.store")

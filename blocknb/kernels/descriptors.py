@@ -16,7 +16,7 @@ from blocknb import TensorDescriptor
 from blocknb.kernels.operands import Blocks, MatmulProblem
 from blocknb.kernels.shapes import TileShape
 from blocknb.kernels.strides import device
-from blocknb.kernels.tiling import finish, operand_descriptor, place, place_of_pair, programs
+from blocknb.kernels.tiling import STREAMED, finish, operand_descriptor, place, place_of_pair, programs
 
 
 @blocknb.kernel
@@ -26,10 +26,10 @@ def matmul_descriptor_kernel(
     TRANS_A: bl.constexpr = False, TRANS_B: bl.constexpr = False,
     bias=None, a_scale=None, b_scale=None, BY_ROW: bl.constexpr = False, ACTIVATION: bl.constexpr = "",
     SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32", SWAPPED: bl.constexpr = False, c_column=None,
-    CLUSTER: bl.constexpr = 1,
+    CLUSTER: bl.constexpr = 1, KEEP_B: bl.constexpr = "",
 ):  # fmt: skip
     """Computes one tile per program. SWAPPED computes the transposed result, b.T @ a.T. With `c_column`, the distance of neighbours in a
-    row of c, the result is stored by pointers, for arrays that no descriptor describes.
+    row of c, the result is stored by pointers, for arrays that no descriptor describes. KEEP_B is the eviction policy of b.
 
     Hopper's wgmma takes the first operand from registers. So SWAPPED lets a 32-bit operand b be stored along either axis.
     """
@@ -40,7 +40,10 @@ def matmul_descriptor_kernel(
     total = bl.zeros((BLOCK_N, BLOCK_M) if SWAPPED else (BLOCK_M, BLOCK_N), SUM)
     for inner in range(0, k, BLOCK_K):
         x = a_blocks.load([inner, row]).T if TRANS_A else a_blocks.load([row, inner])
-        y = b_blocks.load([column, inner]).T if TRANS_B else b_blocks.load([inner, column])
+        if TRANS_B:
+            y = b_blocks.load([column, inner], eviction_policy=KEEP_B).T
+        else:
+            y = b_blocks.load([inner, column], eviction_policy=KEEP_B)
         if SWAPPED:
             total = bl.dot(y.T, x.T, total, input_precision=PRECISION, out_dtype=SUM)
         else:
@@ -216,7 +219,10 @@ def by_descriptors(
         matmul_batch_kernel[tiles, p.batch](*given, **named)
         return p.out
     if strategy == "kernel":
-        matmul_descriptor_kernel[programs(p.m, p.n, t),](*given, **named, SWAPPED=swapped, CLUSTER=t.cluster)
+        keep = STREAMED if t.m >= p.m else ""
+        matmul_descriptor_kernel[programs(p.m, p.n, t),](
+            *given, **named, SWAPPED=swapped, CLUSTER=t.cluster, KEEP_B=keep
+        )
         return p.out
     assert not isinstance(p.blocks, str)
     left, right, to = p.blocks

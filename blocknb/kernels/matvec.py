@@ -12,7 +12,7 @@ from typing import Any
 import blocknb
 import blocknb.language as bl
 from blocknb.kernels.operands import MatmulProblem
-from blocknb.kernels.tiling import finish
+from blocknb.kernels.tiling import STREAMED, finish
 
 COLUMNS, MOST_DEPTH = 2, 4096  # of a program's tile
 #: Passes that are switched off. `early_loads` raises the registers per thread from 126 to 180, which lowers the occupancy: on an H200 the
@@ -23,7 +23,7 @@ SWITCHED_OFF = ("early_loads",)
 @blocknb.kernel
 def matvec_kernel(
     a, b, c, n, k, a_column, b_column, c_column, bias, a_scale, b_scale, BY_ROW: bl.constexpr, ACTIVATION: bl.constexpr,
-    BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr,
+    BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, KEEP: bl.constexpr,
 ):  # fmt: skip
     """Computes BLOCK_N elements of c = epilogue(a @ b)."""
     columns, inner = bl.program_id(0) * BLOCK_N + bl.arange(0, BLOCK_N), bl.arange(0, BLOCK_K)
@@ -32,7 +32,7 @@ def matvec_kernel(
         at = start + inner
         x = bl.load(a + at * a_column, mask=at < k, other=0.0).to(bl.float32)
         tile = b + columns[:, None].to(bl.int64) * b_column + at[None, :]
-        y = bl.load(tile, mask=(columns[:, None] < n) & (at[None, :] < k), other=0.0)
+        y = bl.load(tile, mask=(columns[:, None] < n) & (at[None, :] < k), other=0.0, eviction_policy=KEEP)
         total += x[None, :] * y.to(bl.float32)
     row = finish(bl.sum(total, 1)[None, :], bl.arange(0, 1), columns, 1, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION)
     bl.store(c + columns[None, :].to(bl.int64) * c_column, row.to(c.dtype.element_ty), mask=columns[None, :] < n)
@@ -43,6 +43,6 @@ def matvec(p: MatmulProblem) -> Any:
     depth = max(64, min(MOST_DEPTH, blocknb.next_power_of_2(p.k)))
     matvec_kernel[blocknb.cdiv(p.n, COLUMNS),](
         p.a, p.b, p.out, p.n, p.k, p.a_strides[2], p.b_strides[2], p.out_strides[2], **p.epilogue,
-        BLOCK_N=COLUMNS, BLOCK_K=depth, num_warps=4, without=SWITCHED_OFF,
+        BLOCK_N=COLUMNS, BLOCK_K=depth, KEEP=STREAMED, num_warps=4, without=SWITCHED_OFF,
     )  # fmt: skip
     return p.out

@@ -27,6 +27,7 @@ FIXED = 6.1
 LINE_READ = 1.274e-3  # of a multiprocessor that reads a line of 128 bytes from the L2 cache, if all of them read
 READ_ALONE = 0.455  # the share of that time if few others read
 READ_TOGETHER = 0.66  # the share of that time if the two CTAs of a cluster read the line together
+READ_APART = 1.15  # the same for a line that only one CTA of a cluster reads: the other one waits (an H100, 3000 cubed)
 MEGABYTE = 0.412  # of DRAM, for operands and result, each once
 # Of the launch that adds up the parts of a last wave, and per megabyte of parts in fp32; the same if all tiles have parts.
 SUM, SUM_MEGABYTE = 3.82, 0.247
@@ -92,7 +93,8 @@ class PlannedWork(NamedTuple):
     def per_tile(self, one: TileCost, steps: int, running: int) -> float:
         """The microseconds of a multiprocessor for a tile with this number of steps, while `running` tiles run on the device."""
         busy = min(1, running / self.processors)
-        lines = one.m * self.lines[0] + one.n * self.lines[1] * (READ_TOGETHER if one.cluster > 1 else 1)
+        apart, together = (READ_APART, READ_TOGETHER) if one.cluster > 1 else (1, 1)
+        lines = one.m * self.lines[0] * apart + one.n * self.lines[1] * together
         reading = LINE_READ * lines * (READ_ALONE + (1 - READ_ALONE) * busy)
         return steps * max(one.step, reading) + one.rest
 

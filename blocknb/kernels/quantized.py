@@ -17,18 +17,27 @@ from typing import Any, NamedTuple
 import blocknb
 import blocknb.language as bl
 from blocknb.kernels.strides import Device, address, device, dtype_name, empty, on_host, stream, strides, table
+from blocknb.kernels.tiling import STREAMED
 
 ROWS = 64  # the most rows of x per program
 GROUP = 128  # the default number of weights per scale
-#: By rows of a program: columns, steps ahead, warps, stages, and the warps of a multiprocessor that read at the same time.
-PLANS = {8: (64, 1, 4, 1, 16), 16: (32, 2, 2, 1, 8), 32: (64, 0, 4, 4, 8), ROWS: (64, 0, 4, 4, 8)}
+#: By rows of a program: columns, steps ahead, warps, stages, the most registers, and the warps of a multiprocessor that read at the same
+#: time. Fitted to an H100. The second table replaces plans for 4 bits: 32 columns of a warp share the registers with x.
+PLANS: dict[int, tuple[int, int, int, int, int | None, int]] = {
+    8: (64, 2, 4, 1, 128, 16),
+    16: (64, 2, 4, 1, 128, 16),
+    32: (64, 0, 4, 4, None, 8),
+    ROWS: (64, 0, 4, 4, None, 8),
+}
+PLANS_4_BITS = {16: (128, 2, 4, 1, None, 8)}
 LEAST_SPLIT, MOST_SPLITS = 256, 16  # the fewest elements of K per split, and the most splits
 ACTIVATIONS = ("float16", "bfloat16")
 
 
 class QuantizedTile(NamedTuple):
     """How a program computes its tile of the transposed result: rows of x, columns of the result, elements of K per step, how many
-    steps ahead weights are loaded into registers, parts along K, warps, and stages (more than 1: copies to shared memory run ahead)."""
+    steps ahead weights are loaded into registers, parts along K, warps, stages (more than 1: copies to shared memory run ahead), and the
+    most registers per thread."""
 
     rows: int
     columns: int
@@ -37,6 +46,13 @@ class QuantizedTile(NamedTuple):
     splits: int
     num_warps: int
     num_stages: int
+    most_registers: int | None = None
+
+    @property
+    def options(self) -> dict[str, int]:
+        """The launch options."""
+        found = {"num_warps": self.num_warps, "num_stages": self.num_stages, "maxnreg": self.most_registers}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 @blocknb.kernel
@@ -66,80 +82,98 @@ def finish_split(
 
 
 @blocknb.kernel
-def int8_step(x, w, rows, columns, step, last, m, n, k, x_row, w_row, BK: bl.constexpr, LAST: bl.constexpr = True):
-    """Loads tiles of weights and of x for a step along K. With LAST it loads nothing from the step `last` on."""
+def activations(x, rows, step, last, m, k, x_row, BK: bl.constexpr, LAST: bl.constexpr = True):
+    """Loads the tile of x for a step along K. With LAST it loads nothing from the step `last` on."""
     at = step * BK + bl.arange(0, BK)
     inside = at[None, :] < k
     if LAST:
         inside = inside & (step < last)
-    y = bl.load(w + columns[:, None].to(bl.int64) * w_row + at[None, :], mask=(columns[:, None] < n) & inside, other=0)
-    a = bl.load(x + rows[:, None] * x_row + at[None, :], mask=(rows[:, None] < m) & inside, other=0.0)
-    return y, a
+    return bl.load(x + rows[:, None] * x_row + at[None, :], mask=(rows[:, None] < m) & inside, other=0.0)
+
+
+@blocknb.kernel
+def int8_step(
+    arrays, columns, sizes, steps, step, last, BK: bl.constexpr, KEEP: bl.constexpr, LAST: bl.constexpr = True
+):
+    """Loads the tile of weights for a step along K. With LAST it loads nothing from the step `last` on.
+
+    `arrays`: w; `sizes`: n, k; `steps`: the distance of the rows of w. KEEP is the eviction policy of the weights.
+    """
+    at = step * BK + bl.arange(0, BK)
+    inside = at[None, :] < sizes[1]
+    if LAST:
+        inside = inside & (step < last)
+    w = arrays[0] + columns[:, None].to(bl.int64) * steps[0] + at[None, :]
+    return (bl.load(w, mask=(columns[:, None] < sizes[0]) & inside, other=0, eviction_policy=KEEP),)
+
+
+@blocknb.kernel
+def int8_product(total, weights, a):
+    """Adds a step's product to the sums."""
+    return bl.dot(weights[0].to(a.dtype), a.T, total)
 
 
 @blocknb.kernel
 def int8_kernel(
     x, w, scale, out, parts, tickets, m, n, k, length, x_row, w_row, out_row,
-    BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, AHEAD: bl.constexpr, SPLITS: bl.constexpr,
+    BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, AHEAD: bl.constexpr, SPLITS: bl.constexpr, KEEP: bl.constexpr,
 ):  # fmt: skip
-    """Computes BN columns of out = x @ w.T * scale from `length` steps of BK elements of K; loads are AHEAD steps ahead (0, 1 or 2)."""
+    """Computes BN columns of out = x @ w.T * scale from `length` steps of BK elements of K. Weights are loaded AHEAD steps ahead into
+    registers, and x one step ahead; without AHEAD, the compiler copies both to shared memory ahead."""
     tile, first = bl.program_id(0), bl.program_id(1) * length
     columns, rows = tile * BN + bl.arange(0, BN), bl.arange(0, BM) + bl.program_id(2) * BM
-    last, kind = min(first + length, bl.cdiv(k, BK)), x.dtype.element_ty
+    last = min(first + length, bl.cdiv(k, BK))
     total = bl.zeros((BN, BM), bl.float32)
+    arrays, sizes, steps = (w,), (n, k), (w_row,)
     if AHEAD == 0:
         for step in range(first, last):
-            y, a = int8_step(x, w, rows, columns, step, last, m, n, k, x_row, w_row, BK, False)
-            total = bl.dot(y.to(kind), a.T, total)
-    elif AHEAD == 1:
-        y0, a0 = int8_step(x, w, rows, columns, first, last, m, n, k, x_row, w_row, BK)
-        for step in range(first, last, 2):
-            y1, a1 = int8_step(x, w, rows, columns, step + 1, last, m, n, k, x_row, w_row, BK)
-            total = bl.dot(y0.to(kind), a0.T, total)
-            y0, a0 = int8_step(x, w, rows, columns, step + 2, last, m, n, k, x_row, w_row, BK)
-            total = bl.dot(y1.to(kind), a1.T, total)
+            y = int8_step(arrays, columns, sizes, steps, step, last, BK, KEEP, False)
+            total = int8_product(total, y, activations(x, rows, step, last, m, k, x_row, BK, False))
     else:
-        y0, a0 = int8_step(x, w, rows, columns, first, last, m, n, k, x_row, w_row, BK)
-        y1, a1 = int8_step(x, w, rows, columns, first + 1, last, m, n, k, x_row, w_row, BK)
-        for step in range(first, last, 3):
-            y2, a2 = int8_step(x, w, rows, columns, step + 2, last, m, n, k, x_row, w_row, BK)
-            total = bl.dot(y0.to(kind), a0.T, total)
-            y0, a0 = int8_step(x, w, rows, columns, step + 3, last, m, n, k, x_row, w_row, BK)
-            total = bl.dot(y1.to(kind), a1.T, total)
-            y1, a1 = int8_step(x, w, rows, columns, step + 4, last, m, n, k, x_row, w_row, BK)
-            total = bl.dot(y2.to(kind), a2.T, total)
+        queue = ()
+        for i in bl.static_range(AHEAD):
+            queue += (int8_step(arrays, columns, sizes, steps, first + i, last, BK, KEEP),)
+        a = activations(x, rows, first, last, m, k, x_row, BK)
+        for step in range(first, last, AHEAD):
+            loaded = ()
+            for i in bl.static_range(AHEAD):
+                following = activations(x, rows, step + i + 1, last, m, k, x_row, BK)
+                total = int8_product(total, queue[i], a)
+                loaded += (int8_step(arrays, columns, sizes, steps, step + i + AHEAD, last, BK, KEEP),)
+                a = following
+            queue = loaded
     finish_split(total, scale, out, parts, tickets, m, n, out_row, tile, BM, BN, SPLITS)
 
 
 @blocknb.kernel
 def int4_step(
-    arrays, places, sizes, steps, step, last, BK: bl.constexpr, GROUP: bl.constexpr, LAST: bl.constexpr = True
-):
-    """Loads tiles of weights, scales, zero points and of x for a step along K. With LAST it loads nothing from the step `last` on.
+    arrays, columns, sizes, steps, step, last, BK: bl.constexpr, GROUP: bl.constexpr, KEEP: bl.constexpr,
+    LAST: bl.constexpr = True,
+):  # fmt: skip
+    """Loads the tiles of weights, scales and zero points for a step along K. With LAST it loads nothing from the step `last` on.
 
-    `arrays`: x, w, scale, zero; `places`: rows and columns; `sizes`: m, n, k, words; `steps`: the distances of neighbours in the arrays.
+    `arrays`: w, scale, zero; `sizes`: n, words; `steps`: the distances of neighbours in the arrays. KEEP: see `int8_step`.
     """
-    x, w, scale, zero = arrays
-    rows, columns = places
-    m, n, k, words = sizes
-    x_row, w_row, s_row, s_group, z_row, z_group = steps
-    at, packed, group = step * BK + bl.arange(0, BK), step * (BK // 2) + bl.arange(0, BK // 2), step // (GROUP // BK)
-    scaled, inside, whole = columns < n, packed[None, :] < words, at[None, :] < k
+    w, scale, zero = arrays
+    n, words = sizes
+    w_row, s_row, s_group, z_row, z_group = steps
+    packed, group = step * (BK // 2) + bl.arange(0, BK // 2), step // (GROUP // BK)
+    scaled, inside = columns < n, packed[None, :] < words
     if LAST:
-        scaled, inside, whole = scaled & (step < last), inside & (step < last), whole & (step < last)
+        scaled, inside = scaled & (step < last), inside & (step < last)
+    w_tile = w + columns[:, None].to(bl.int64) * w_row + packed[None, :]
+    y = bl.load(w_tile, mask=(columns[:, None] < n) & inside, other=0, eviction_policy=KEEP)
     s = bl.load(scale + columns.to(bl.int64) * s_row + group * s_group, mask=scaled, other=0.0)
     z = s
     if zero is not None:
         z = bl.load(zero + columns.to(bl.int64) * z_row + group * z_group, mask=scaled, other=0.0)
-    w_tile = w + columns[:, None].to(bl.int64) * w_row + packed[None, :]
-    y = bl.load(w_tile, mask=(columns[:, None] < n) & inside, other=0)
-    a = bl.load(x + rows[:, None] * x_row + at[None, :], mask=(rows[:, None] < m) & whole, other=0.0)
-    return y, s, z, a
+    return y, s, z
 
 
 @blocknb.kernel
-def int4_product(total, y, s, z, a, WITH_ZEROS: bl.constexpr):
+def int4_product(total, weights, a, WITH_ZEROS: bl.constexpr):
     """Adds a step's product to the sums. The sums of a group are multiplied by its scale, so that weights are exact in the products."""
+    y, s, z = weights
     w = bl.join(y & 15, y >> 4).reshape(y.shape[0], 2 * y.shape[1]).to(a.dtype)
     if WITH_ZEROS:
         w = w - z.to(a.dtype)[:, None]
@@ -152,48 +186,44 @@ def int4_product(total, y, s, z, a, WITH_ZEROS: bl.constexpr):
 def int4_kernel(
     x, w, scale, zero, out, parts, tickets, m, n, k, words, length, x_row, w_row, s_row, s_group, z_row, z_group, out_row,
     BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, AHEAD: bl.constexpr, SPLITS: bl.constexpr, GROUP: bl.constexpr,
+    KEEP: bl.constexpr,
 ):  # fmt: skip
     """Computes BN columns of out = x @ ((w - zero) * scale).T as `int8_kernel`. BK divides GROUP."""
     tile, first = bl.program_id(0), bl.program_id(1) * length
     columns, rows = tile * BN + bl.arange(0, BN), bl.arange(0, BM) + bl.program_id(2) * BM
     last, zeros = min(first + length, bl.cdiv(k, BK)), zero is not None
     total = bl.zeros((BN, BM), bl.float32)
-    arrays, places, sizes = (x, w, scale, zero), (rows, columns), (m, n, k, words)
-    steps = (x_row, w_row, s_row, s_group, z_row, z_group)
+    arrays, sizes, steps = (w, scale, zero), (n, words), (w_row, s_row, s_group, z_row, z_group)
     if AHEAD == 0:
         for step in range(first, last):
-            y, s, z, a = int4_step(arrays, places, sizes, steps, step, last, BK, GROUP, False)
-            total = int4_product(total, y, s, z, a, zeros)
-    elif AHEAD == 1:
-        y0, s0, z0, a0 = int4_step(arrays, places, sizes, steps, first, last, BK, GROUP)
-        for step in range(first, last, 2):
-            y1, s1, z1, a1 = int4_step(arrays, places, sizes, steps, step + 1, last, BK, GROUP)
-            total = int4_product(total, y0, s0, z0, a0, zeros)
-            y0, s0, z0, a0 = int4_step(arrays, places, sizes, steps, step + 2, last, BK, GROUP)
-            total = int4_product(total, y1, s1, z1, a1, zeros)
+            y = int4_step(arrays, columns, sizes, steps, step, last, BK, GROUP, KEEP, False)
+            total = int4_product(total, y, activations(x, rows, step, last, m, k, x_row, BK, False), zeros)
     else:
-        y0, s0, z0, a0 = int4_step(arrays, places, sizes, steps, first, last, BK, GROUP)
-        y1, s1, z1, a1 = int4_step(arrays, places, sizes, steps, first + 1, last, BK, GROUP)
-        for step in range(first, last, 3):
-            y2, s2, z2, a2 = int4_step(arrays, places, sizes, steps, step + 2, last, BK, GROUP)
-            total = int4_product(total, y0, s0, z0, a0, zeros)
-            y0, s0, z0, a0 = int4_step(arrays, places, sizes, steps, step + 3, last, BK, GROUP)
-            total = int4_product(total, y1, s1, z1, a1, zeros)
-            y1, s1, z1, a1 = int4_step(arrays, places, sizes, steps, step + 4, last, BK, GROUP)
-            total = int4_product(total, y2, s2, z2, a2, zeros)
+        queue = ()
+        for i in bl.static_range(AHEAD):
+            queue += (int4_step(arrays, columns, sizes, steps, first + i, last, BK, GROUP, KEEP),)
+        a = activations(x, rows, first, last, m, k, x_row, BK)
+        for step in range(first, last, AHEAD):
+            loaded = ()
+            for i in bl.static_range(AHEAD):
+                following = activations(x, rows, step + i + 1, last, m, k, x_row, BK)
+                total = int4_product(total, queue[i], a, zeros)
+                loaded += (int4_step(arrays, columns, sizes, steps, step + i + AHEAD, last, BK, GROUP, KEEP),)
+                a = following
+            queue = loaded
     finish_split(total, None, out, parts, tickets, m, n, out_row, tile, BM, BN, SPLITS)
 
 
-def choose_quantized(m: int, n: int, k: int, on: Device) -> QuantizedTile:
-    """The tile for a product of m rows by n columns of weights. Fitted to measurements on an H200, where 4 and 8 bits had the same best
-    tiles."""
+def choose_quantized(m: int, n: int, k: int, on: Device, bits: int = 8) -> QuantizedTile:
+    """The tile for a product of m rows by n columns of weights of so many bits."""
     depth, rows = 128, next((rows for rows in (8, 16, 32) if m <= rows), ROWS)
     if on.capability == 0:
         return QuantizedTile(max(16, rows), 64, depth, 0, 1, 4, 1)
-    columns, ahead, num_warps, stages, reading = PLANS[rows]
+    plans = PLANS | PLANS_4_BITS if bits == 4 else PLANS
+    columns, ahead, num_warps, stages, registers, reading = plans[rows]
     tiles = blocknb.cdiv(n, columns) * blocknb.cdiv(m, rows)
     splits = max(1, min(round(reading * on.processors / (tiles * num_warps)), k // LEAST_SPLIT, MOST_SPLITS))
-    return QuantizedTile(rows, columns, depth, ahead, splits, num_warps, stages)
+    return QuantizedTile(rows, columns, depth, ahead, splits, num_warps, stages, registers)
 
 
 #: By device, library and stream: tickets of split products, all zero between two launches.
@@ -216,9 +246,10 @@ def matmul_int8(x: Any, w: Any, scales: Any, out: Any = None, *, tile: Quantized
         return out
     t = tile or choose_quantized(m, n, k, device(x))
     grid, length, parts, tickets = _splits(x, m, n, k, t)
+    keep = STREAMED if grid[2] == 1 else ""
     int8_kernel[grid](
         x, w, scales, out, parts, tickets, m, n, k, length, strides(x)[0], strides(w)[0], strides(out)[0],
-        BM=t.rows, BN=t.columns, BK=t.depth, AHEAD=t.ahead, SPLITS=grid[1], num_warps=t.num_warps, num_stages=t.num_stages,
+        BM=t.rows, BN=t.columns, BK=t.depth, AHEAD=t.ahead, SPLITS=grid[1], KEEP=keep, **t.options,
     )  # fmt: skip
     return out
 
@@ -247,13 +278,14 @@ def matmul_int4(
             raise ValueError(f"{name} must have the shape {(n, blocknb.cdiv(k, group))}, not {tuple(array.shape)}")
     if 0 in (m, n):
         return out
-    t = tile or choose_quantized(m, n, k, device(x))
+    t = tile or choose_quantized(m, n, k, device(x), 4)
     grid, length, parts, tickets = _splits(x, m, n, k, t)
+    keep = STREAMED if grid[2] == 1 else ""
     z = (0, 0) if zeros is None else strides(zeros)
     int4_kernel[grid](
         x, w, scales, zeros, out, parts, tickets, m, n, k, k // 2, length, strides(x)[0], strides(w)[0], *strides(scales), *z,
         strides(out)[0], BM=t.rows, BN=t.columns, BK=t.depth, AHEAD=t.ahead, SPLITS=grid[1], GROUP=group,
-        num_warps=t.num_warps, num_stages=t.num_stages,
+        KEEP=keep, **t.options,
     )  # fmt: skip
     return out
 

@@ -8,6 +8,9 @@ from blocknb.kernels.shapes import TileShape
 
 #: Activations by name; gelu is the approximation by tanh (Hendrycks, Gimpel 2016), leaky_relu has the slope 0.01.
 ACTIVATIONS = ("", "relu", "leaky_relu", "silu", "gelu")
+#: The eviction policy of an operand that a launch reads once. The L2 cache then replaces its lines first. Lines that other kernels have
+#: written stay, and no load waits until one of them is in memory.
+STREAMED = "evict_first"
 
 
 def programs(m: int, n: int, t: TileShape) -> int:

@@ -112,8 +112,8 @@ class tensor_descriptor(tensor_descriptor_base):
     """
 
     @builtin
-    def load(self, offsets):
-        """Loads the block that begins at `offsets`, one scalar per axis.
+    def load(self, offsets, eviction_policy=""):
+        """Loads the block that begins at `offsets`, one scalar per axis. `eviction_policy` is that of `load`.
 
         Example:
             d = tl.make_tensor_descriptor(a_ptr, (16,), (1,), (4,))

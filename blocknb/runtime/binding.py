@@ -32,6 +32,7 @@ OPTIONS: Mapping[str, Any] = MappingProxyType(
         "num_warps": None,
         "num_stages": None,
         "num_ctas": None,
+        "maxnreg": None,
         "checked": None,
         "debug": None,
         "fast_math": False,
@@ -39,7 +40,7 @@ OPTIONS: Mapping[str, Any] = MappingProxyType(
     }
 )
 #: Other launch keywords of Triton, which have no effect.
-ACCEPTED = frozenset(("maxnreg", "enable_fp_fusion", "launch_cooperative_grid", "launch_pdl"))
+ACCEPTED = frozenset(("enable_fp_fusion", "launch_cooperative_grid", "launch_pdl"))
 ACCEPTED |= {"sanitize_overflow", "warmup", "interpret"}
 #: Options of Triton's back end for AMD, which tutorials and configurations of autotuners pass. The targets here ignore them.
 AMD = frozenset(
@@ -273,6 +274,9 @@ def check_options(source: Source, options: Mapping[str, Any]) -> None:
         hint = "a program has 1, 2, 4, 8, 16 or 32 warps"
         error = ImpossibleNumWarps(f"num_warps is {warps!r}", place(source), hint)
         raise error.in_triton("num_warps must be a power of 2")
+    most = options["maxnreg"]
+    if most is not None and (type(most) is not int or most < 1):
+        raise launch_error(source, None, f"maxnreg is {most!r}", "it is the most registers per thread, or None")
     if options["debug"] not in (None, True, False, "trap"):
         hint = 'debug is True, False, "trap", or None for the default of the device'
         raise launch_error(source, None, f"debug is {options['debug']!r}", hint)

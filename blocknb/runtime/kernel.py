@@ -432,6 +432,8 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     - `num_stages`: stages of pipelined loops, if `range` names none (on a GPU; see `register_prefetch` and `software_pipelining`).
     - `num_ctas`: 2 lets programs 2i and 2i + 1 copy an operand of a product together, if both need the same tiles (sm_90a; see
       `passes.pipelining.multicast`). Other values have no effect.
+    - `maxnreg`: the most registers per thread on a GPU, for kernels without warp specialization. Fewer let more programs share a
+      multiprocessor.
     - `checked`: find accesses outside arrays (the default on the CPU), and with "race", "init" or "all" more (see docs/debugging.md).
     - `debug`: test assertions. Default: on the CPU; on a GPU in checked mode, or with BLOCKNB_DEBUG=1 or TRITON_DEBUG=1 in the environment
       of the compilation. "trap" stops a GPU as CUDA's assert does, without a report; CUDA graphs can capture such launches.

@@ -6,12 +6,14 @@ import re
 
 import numpy as np
 import pytest
+from fuzz import simt
 from kernels import Case
 
 import blocknb
 import blocknb.language as bl
 from blocknb.codegen import gpu, llvm
 from blocknb.ir.text import parse_func, print_func
+from blocknb.kernels.descriptors import matmul_descriptor_kernel
 from blocknb.target import Target
 
 ARGUMENTS = {
@@ -50,11 +52,11 @@ def hinted(x, out, BLOCK: bl.constexpr):
 def test_cache_operators_eviction_and_volatility_reach_ptx():
     assert accesses(hinted) == [
         "ld.global.cg.v4.b32",
-        "ld.global.L1::evict_first.v4.b32",
-        "ld.global.L1::evict_last.v4.b32",
+        "ld.global.L1::evict_first.L2::cache_hint.v4.b32",
+        "ld.global.L1::evict_last.L2::cache_hint.v4.b32",
         "ld.volatile.global.v4.b32",
         "st.global.cs.v4.b32",
-        "st.global.L1::evict_first.v4.b32",
+        "st.global.L1::evict_first.L2::cache_hint.v4.b32",
         "st.global.wt.v4.b32",
     ]
 
@@ -279,3 +281,57 @@ def test_loop_is_unrolled_by_its_unroll_factor():
     func, _ = Case("hints", k, dict, dict).lower(given, "sm_90a")
     loops = [op for op in func.ops() if op.name == "for"]
     assert [sum(op.name == "load" for op in loop.blocks[0].ops) for loop in loops] == [4, 1]
+
+
+@blocknb.kernel
+def streamed(x, out, BLOCK: bl.constexpr):
+    i = bl.arange(0, BLOCK)
+    v = bl.load(x + i, eviction_policy="evict_first")
+    v += bl.load(x + BLOCK + i, eviction_policy="evict_last", mask=i < 100, other=1.0)
+    bl.store(out + i, v, eviction_policy="evict_first", mask=i < 1000)
+
+
+def test_loads_and_stores_with_a_policy_give_the_same_results() -> None:
+    x, out = np.arange(4096, dtype=np.float32), np.full(4096, np.nan, np.float32)
+    func, _ = Case("streamed", streamed, dict, dict).lower({"x": x, "out": out, "BLOCK": 1024}, "sm_90a")
+    simt.run(gpu.generate(func, Target.parse("sm_90a")), [x, out], [1])
+    expected = x[:1024] + np.where(np.arange(1024) < 100, x[1024:2048], 1)
+    assert (out[:1000] == expected[:1000]).all()
+    assert np.isnan(out[1000:]).all()
+
+
+def test_the_policy_of_a_descriptor_reaches_the_copy_engine() -> None:
+    arrays, numbers = (
+        dict.fromkeys("abc", "*fp16:16"),
+        dict.fromkeys(("m", "n", "k", "a_step", "b_step", "c_step"), "i32:16"),
+    )
+    tile = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "GROUP": 8, "num_warps": 4, "num_stages": 4}
+    for policy, count in (("", 0), ("evict_first", 1)):
+        made = matmul_descriptor_kernel.compile(**arrays, **numbers, **tile, KEEP_B=policy, target="sm_90a")
+        copies = [
+            line for line in made.artifacts["ptx"].splitlines() if "cp.async.bulk.tensor" in line and "mbarrier" in line
+        ]
+        assert len(copies) == 2
+        assert sum(".L2::cache_hint" in line for line in copies) == count
+
+
+@blocknb.kernel
+def many_registers(x, out, BLOCK: bl.constexpr):
+    i = bl.arange(0, BLOCK)
+    v = bl.load(x + i[:, None] * 0 + bl.arange(0, 64)[None, :])
+    bl.store(out + i, bl.sum(bl.sort(v * i[:, None].to(bl.float32)), 1))
+
+
+def test_maxnreg_limits_the_registers() -> None:
+    found = [
+        many_registers.compile(
+            x="*fp32:16", out="*fp32:16", BLOCK=128, num_warps=4, maxnreg=most, target="sm_90a"
+        ).trace.resources.registers
+        for most in (None, 32)
+    ]
+    assert found[1] <= 32 < found[0]
+
+
+def test_maxnreg_must_be_a_number_of_registers() -> None:
+    with pytest.raises(blocknb.LaunchError, match="maxnreg is 0"):
+        many_registers.compile(x="*fp32:16", out="*fp32:16", BLOCK=128, maxnreg=0, target="sm_90a")

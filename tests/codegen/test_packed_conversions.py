@@ -16,6 +16,7 @@ from blocknb import passes
 from blocknb.codegen import gpu
 from blocknb.ir.core import Func
 from blocknb.kernels import quantized
+from blocknb.kernels.tiling import STREAMED
 from blocknb.target import Target
 
 
@@ -102,7 +103,7 @@ def test_int8_kernel_matches_float64(dtype, rows, splits, ahead, stages):
         "scale": rng.random(96).astype(np.float32),
         "w_row": 512,
     }
-    func = run(quantized.int8_kernel, given | {"BM": rows, "AHEAD": ahead}, num_stages=stages)
+    func = run(quantized.int8_kernel, given | {"BM": rows, "AHEAD": ahead, "KEEP": STREAMED}, num_stages=stages)
     close(given["out"], given["x"].astype(float) @ (given["w"] * given["scale"][:, None].astype(float)).T)
     assert all(("run" in op.attrs) == (stages == 1) for op in func.ops() if op.name == "dot")
 
@@ -121,7 +122,7 @@ def test_int4_kernel_matches_float64(dtype, rows, splits, ahead, stages, zeros):
         "w_row": 256,
     }
     given |= {"s_row": 4, "s_group": 1, "z_row": 4, "z_group": 1, "GROUP": 128}
-    run(quantized.int4_kernel, given | {"BM": rows, "AHEAD": ahead}, num_stages=stages)
+    run(quantized.int4_kernel, given | {"BM": rows, "AHEAD": ahead, "KEEP": STREAMED}, num_stages=stages)
     numbers = np.stack([w & 15, w >> 4], 2).reshape(96, 4, 128).astype(float) - (z[:, :, None] if zeros else 8)
     close(
         given["out"], given["x"].astype(float) @ (numbers * given["scale"].astype(float)[:, :, None]).reshape(96, 512).T

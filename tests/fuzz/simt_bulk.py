@@ -199,11 +199,11 @@ WAIT = re.compile(
     + r", \$(\d), \d+; @over bra done; bra again; done: \}"
 )
 LOAD = re.compile(
-    r"cp\.async\.bulk\.tensor\.(\d)d\.shared::cluster\.global\.mbarrier::complete_tx::bytes "
+    r"cp\.async\.bulk\.tensor\.(\d)d\.shared::cluster\.global\.mbarrier::complete_tx::bytes(?:\.L2::cache_hint)? "
     + PLACE
     + r", \[\$(\d+), \{(.*?)\}\], "
     + PLACE
-    + ";"
+    + r"(?:, \$\d+)?;"
 )
 STORE = re.compile(
     r"cp\.(?:reduce\.)?async\.bulk\.tensor\.(\d)d\.global\.shared::cta(?:\.add\.tile)?\.bulk_group \[\$(\d+), \{(.*?)\}\], "

@@ -264,6 +264,7 @@ def assembly(text: str, constraints: str, args: list[Get], threads: int) -> Get:
     found = re.fullmatch(r"(?:@\$(\d+) )?(ld|st)(?:\.volatile)?\.global[\w.:]*?(?:\.v(\d))?\.b(\d+) (.*);", text)
     assert found, f"simt does not know {text}"
     outputs = constraints.count("=")
+    hinted = int(".L2::cache_hint" in text)  # the last operand is a policy, which changes no result
     address = re.search(r"\[\$(\d+)(?:\+(-?\d+))?\]", text)
     assert address
     where, offset = args[int(address[1]) - outputs], int(address[2] or 0)
@@ -274,9 +275,10 @@ def assembly(text: str, constraints: str, args: list[Get], threads: int) -> Get:
         return np.ones(threads, bool) if guard is None else guard(env)
 
     if found[2] == "ld":
-        defaults = args[len(args) - outputs :] if guard else []
+        defaults = args[len(args) - outputs - hinted : len(args) - hinted] if guard else []
         return lambda env: read(env, text, where(env) + offset, active(env), [d(env) for d in defaults], count, size)
     numbers = [int(n) for n in re.findall(r"\$(\d+)", found[5].split("],")[1])]
+    numbers = numbers[: len(numbers) - hinted]
     values = [args[n] for n in numbers]
 
     def write(env: Env) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from blocknb.analysis.accesses import accesses, equal_registers
 from blocknb.analysis.effects import mask_of
+from blocknb.codegen.gpu.cache_hints import CacheHint
 from blocknb.codegen.gpu.context import KernelContext
 from blocknb.codegen.gpu.element_types import memory_bits
 from blocknb.codegen.gpu.piece_loops import PieceLoops
@@ -135,13 +136,16 @@ def predicated_load(
     guard = f"@${n + 1} " if predicate else ""
     order = ".acquire.sys" if op.attrs.get("sem") else ".volatile" if op.attrs.get("volatile") else ""
     where = f"[${n}+{distance}]" if distance else f"[${n}]"
-    ptx = f"{guard}ld{order}.global{modifiers(op)}{form(bits, n)} {target}, {where};"
+    keep = CacheHint.of(op)
+    last = keep.last(n + 1 + (1 + n) * bool(predicate))
+    ptx = f"{guard}ld{order}.global{modifiers(op)}{keep.suffix}{form(bits, n)} {target}, {where}{last};"
     constraints, operands = [f"={LETTER[bits]}"] * n + ["l"], [f"ptr addrspace(1) {name}"]
     clobbers = ["~{memory}"] if is_volatile(op) else []  # LLVM's back end would move other accesses across it
     if predicate:
         constraints += ["b", *(str(i) for i in range(n))]
         wide = (text.emit(f"zext i8 {v} to i32") if bits == 8 and v != "0" else v for v in defaults)
         operands += [f"i1 {predicate}", *(f"{register} {v}" for v in wide)]
+    constraints, operands = [*constraints, *["l"] * len(keep.operands)], [*operands, *keep.operands]
     call = f'asm sideeffect "{ptx}", "{",".join([*constraints, *clobbers])}"({", ".join(operands)})'
     results = text.results(call, [register] * n)
     return [text.emit(f"trunc i32 {x} to i8") for x in results] if bits == 8 else results
@@ -157,7 +161,8 @@ def predicated_store(
     ins = ", ".join(f"${i + 1}" for i in range(n))
     source = f"{{{ins}}}" if n > 1 else ins
     where = f"[$0+{distance}]" if distance else "[$0]"
-    ptx = f"st.global{modifiers(op)}{form(bits, n)} {where}, {source};"
-    operands = [f"ptr addrspace(1) {name}", *(f"{register_type(bits)} {w}" for w in words)]
+    keep = CacheHint.of(op)
+    ptx = f"st.global{modifiers(op)}{keep.suffix}{form(bits, n)} {where}, {source}{keep.last(n + 1)};"
+    operands = [f"ptr addrspace(1) {name}", *(f"{register_type(bits)} {w}" for w in words), *keep.operands]
     # Without the clobber LLVM's back end moves an earlier load down past it, into the branch that uses the loaded value.
-    text.asm(ptx, ["l", *[LETTER[bits]] * n, "~{memory}"], operands, on=predicate)
+    text.asm(ptx, ["l", *[LETTER[bits]] * n, *["l"] * len(keep.operands), "~{memory}"], operands, on=predicate)

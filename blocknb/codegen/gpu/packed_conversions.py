@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from blocknb.codegen.gpu.element_types import constant, element_register, llvm_type, memory_bits
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
@@ -239,21 +241,34 @@ class PackedConversions:
             return None
         (a, byte_a, bit_a), (b, byte_b, bit_b) = places[0], places[1]
         fields = (low.closed(), bit_a), (high.closed(), bit_b)
-        mask, code, factors, terms = 0, 0, [], []
+        mask, code = 0, 0
+        factors: list[Any] = []
+        terms: list[str] = []
         for i, (x, bit) in enumerate(fields):
             mask |= (x.mask << bit) << 16 * i
             code |= (form.code ^ x.flip << bit) << 16 * i
-            factors.append(f"{llvm_type(dtype)} {constant(2.0**-bit, dtype)}")
+            factors.append(np.array(2.0**-bit, dtype.numpy).view(np.uint16))
             terms.append(f"{llvm_type(dtype)} {constant(-form.base * 2.0**-bit - x.minus, dtype)}")
         word = a if a == b and (byte_a, byte_b) == (0, 2) else self.two_bytes(a, b, byte_a, byte_b)
-        masked = self.text.emit(f"and i32 {word}, {mask}")
+        masked = self.text.emit(f"and i32 {word}, {self.opaque(mask)}")
         vector = self.vector(value)
         bits = self.text.emit(f"bitcast i32 {self.text.emit(f'xor i32 {masked}, {code}')} to {vector}")
         if not bit_a and not bit_b:
             return self.text.emit(f"fadd {vector} {bits}, <{', '.join(terms)}>")
         suffix = {"half": "v2f16", "bfloat": "v2bf16"}[llvm_type(dtype)]
-        operands = (vector, f"<{', '.join(factors)}>"), (vector, f"<{', '.join(terms)}>")
+        factor = self.opaque(int(factors[0]) | int(factors[1]) << 16)
+        operands = (vector, self.text.emit(f"bitcast i32 {factor} to {vector}")), (vector, f"<{', '.join(terms)}>")
         return self.text.call(vector, f"llvm.fma.{suffix}", (vector, bits), *operands)
+
+    def opaque(self, number: int) -> str:
+        """A number that the kernel loads from constant memory when it begins. An instruction has room for one constant, and the second one
+        needs a register. If ptxas knows the number, it writes it into a register for each instruction."""
+        name = f"@blocknb.bits{number}"
+        self.text.declared[f"{name} = internal addrspace(4) externally_initialized constant i32 {number}, align 4"] = (
+            None
+        )
+        load = f"load i32, ptr addrspace(4) {name}, align 4"
+        return self.text.once(("bits", number), lambda: self.text.emit(load))
 
     def two_bytes(self, a: str, b: str, byte_a: int, byte_b: int) -> str:
         """A word with two bytes of one word and two of another one, from these bytes on."""

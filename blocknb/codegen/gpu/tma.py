@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from blocknb.codegen.gpu.cache_hints import CacheHint
 from blocknb.codegen.gpu.context import KernelContext
 from blocknb.codegen.gpu.mbarrier_lowering import Instruction, Mbarriers
 from blocknb.codegen.gpu.registry import OpLowering, lowers
@@ -95,14 +96,16 @@ class TensorCopies(OpLowering):
         if op.attrs.get("multicast"):
             start = self.own_half(found, own, start)
             found, form, tail = found[: len(found) // 2], f"{form}.multicast::cluster", f", {ALL}"
+        keep = CacheHint.of(op)
+        form, tail = form + keep.suffix, tail + keep.last(3 + len(own))
         for moved, distance in found:
             names = self.coordinates(own, moved)
             where = ", ".join(f"${3 + i}" for i in range(len(names)))
             ptx = f"{form} [$0+{offset + distance}], [$1, {{{where}}}], [$2+{at}]{tail};"
-            if tail:
+            if op.attrs.get("multicast"):
                 ptx = f"{{ .reg .b16 {ALL}; mov.u16 {ALL}, 3; {ptx} }}"
             operands = [f"i32 {start}", f"ptr {self.registers.reg(map)}", f"i32 {signal}", *(f"i32 {x}" for x in names)]
-            made.append((ptx, operands, "rlr" + "r" * len(names)))
+            made.append((ptx, [*operands, *keep.operands], "rlr" + "r" * len(names) + "l" * len(keep.operands)))
         self.barriers.by_one(*made)
 
     @lowers("store_bulk")

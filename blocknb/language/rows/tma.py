@@ -106,7 +106,7 @@ def arrive(types, attrs):
 
 @shared(
     operands="buffer map barriers index coordinates...",
-    attrs="axes multicast",
+    attrs="axes multicast evict",
     reads="global",
     writes="shared",
     traits="box_copy async_copy interleaves producer producer_only",

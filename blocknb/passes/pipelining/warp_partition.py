@@ -375,6 +375,7 @@ class ProducerPart(RolePart):
                 to = ring.view(i, stage)
                 start = [tma_boxes.emit(b, self.get, poly, t.int32) for poly in copy.box.start]
                 also: dict[str, Any] = {"multicast": True} if copy.multicast else {}
+                also |= {"evict": copy.load.attrs["evict"]} if copy.load.attrs.get("evict") else {}
                 b.op("copy_bulk", to, roles.maps[copy], ring.full, stage, *start, axes=copy.axes, **also)
         with b.at(group.copies[0].load):
             self.state.advance(ring)
