@@ -65,8 +65,6 @@ def resize_float(text: TextWriter, name: str, source: ElementType, result: Eleme
         return cast(text, cast(text, name, source, t.float32), t.float32, result)
     if result.bits == source.bits:
         return name
-    if (source, result) == (t.bfloat16, t.float32) and name in text.halves:
-        return widened_half(text, *text.halves[name])
     resize = "fpext" if result.bits > source.bits else "fptrunc"
     return text.emit(f"{resize} {llvm_type(source)} {name} to {llvm_type(result)}")
 
