@@ -14,7 +14,7 @@ from blocknb.codegen.gpu.context import KernelContext, KernelPart
 from blocknb.codegen.gpu.element_types import ElementType, constant, llvm_type
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.scalar_math import elementary, exact, lanes
-from blocknb.ir.core import Op, Value
+from blocknb.ir.core import Op
 from blocknb.language import types as t
 from blocknb.language.meaning import FARTHEST
 
@@ -73,8 +73,7 @@ class ElementwiseMath(KernelPart):
         match op.name:
             case "cast":
                 if (half := self.text.halves.get(names[0])) and dtype == t.bfloat16 and result == t.float32:
-                    if not self.stays_narrow(op):
-                        return widened_half(self.text, *half)
+                    return widened_half(self.text, *half)  # `floating` keeps the form that LLVM turns into ops on bf16
                 return cast(self.text, names[0], dtype, result)
             case "bitcast":
                 return bitcast(self.text, names[0], dtype, result)
@@ -90,19 +89,6 @@ class ElementwiseMath(KernelPart):
         if dtype.is_float:
             return self.floating(op, dtype, names)
         return integer(self.text, op, dtype, names)
-
-    def stays_narrow(self, cast: Op) -> bool:
-        """Whether LLVM may compute in bf16 after a cast to fp32, and needs to see it: an op on such casts alone is rounded to bf16."""
-
-        def is_widened(value: Value) -> bool:
-            made = self.defs.get(value)
-            return made is not None and made.name == "cast" and made.args[0].type.dtype == t.bfloat16
-
-        def rounds(op: Op) -> bool:
-            return any(x.name == "cast" and x.result.type.dtype == t.bfloat16 for x, _ in self.users.get(op.result, ()))
-
-        users = (op for op, _ in self.users.get(cast.result, ()) if op.name in FLOAT or op.name == "div")
-        return any(rounds(op) and all(map(is_widened, op.args)) for op in users)
 
     def floating(self, op: Op, dtype: ElementType, names: tuple[str, ...]) -> str:
         """An op on floats, in fp32 where the hardware has no 16-bit form of it."""
