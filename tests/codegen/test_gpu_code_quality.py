@@ -188,7 +188,9 @@ def test_a_row_quantized_to_8_bit_floats_takes_few_instructions_per_pair():
     trace = quantized.trace(x="*bf16:16", out="*fp8e4nv:16", scale="fp32", BLOCK=1024, num_warps=2)
     assert instructions(trace, r"cvt\.rn\.satfinite\.e4m3x2\.f32") == 8  # 16 elements per thread
     assert instructions(trace, r"\bmax\S*\.f32") == 16 and instructions(trace, r"\bmin\S*\.f32") == 0
-    assert instructions(trace, r"cvt\.f32\.bf16") == 0  # the halves of a loaded word are widened by one instruction each
+    assert (
+        instructions(trace, r"cvt\.f32\.bf16") == 0
+    )  # the halves of a loaded word are widened by one instruction each
     assert instructions(trace, r"\bbfi|\bprmt|\bshr\.u16") == 0  # the pairs are joined as words of 16 bits
 
 
