@@ -175,3 +175,32 @@ def test_negations_before_extrema_are_explicit_for_ptxas_versions_that_drop_them
     bits = dtype[1:]
     assert instructions(trace, r"\b(max|min)\.s32 ") >= 64
     assert (instructions(trace, r"\bneg\.s"), instructions(trace, rf"\bnot\.b{bits} ")) == (0, 64 * 256 // 32)
+
+
+@blocknb.kernel
+def quantized(x, out, scale, BLOCK: bl.constexpr):
+    at = bl.program_id(0) * BLOCK + bl.arange(0, BLOCK)
+    wide = bl.load(x + at).to(bl.float32) * scale
+    bl.store(out + at, bl.clamp(wide, -448.0, 448.0).to(bl.float8e4nv))
+
+
+def test_a_row_quantized_to_8_bit_floats_takes_few_instructions_per_pair():
+    trace = quantized.trace(x="*bf16:16", out="*fp8e4nv:16", scale="fp32", BLOCK=1024, num_warps=2)
+    assert instructions(trace, r"cvt\.rn\.satfinite\.e4m3x2\.f32") == 8  # 16 elements per thread
+    assert instructions(trace, r"\bmax\S*\.f32") == 16 and instructions(trace, r"\bmin\S*\.f32") == 0
+    assert (
+        instructions(trace, r"cvt\.f32\.bf16") == 0
+    )  # the halves of a loaded word are widened by one instruction each
+    assert instructions(trace, r"\bbfi|\bprmt|\bshr\.u16") == 0  # the pairs are joined as words of 16 bits
+
+
+@blocknb.kernel
+def summed(x, y, out, BLOCK: bl.constexpr):
+    at = bl.program_id(0) * BLOCK + bl.arange(0, BLOCK)
+    bl.store(out + at, bl.load(x + at) + bl.load(y + at))
+
+
+def test_a_sum_of_bf16_is_computed_in_bf16():
+    trace = summed.trace(**dict.fromkeys(("x", "y", "out"), "*bf16:16"), BLOCK=1024, num_warps=4)
+    assert instructions(trace, r"add\S*\.bf16") == 8
+    assert instructions(trace, r"add\S*\.f32|cvt\.f32\.bf16|shl\.b32\s+%r\d+, %r\d+, 16") == 0

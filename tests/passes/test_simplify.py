@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
+import ml_dtypes
 import numpy as np
 import pytest
 from frontend_helpers import ir, kernel
 from short_kernels import counts, passed, report, same, texts
 
 import blocknb.language as bl
+from blocknb.ir import interp
 from blocknb.ir.build import Builder
 from blocknb.ir.core import Block, Func, Value
 from blocknb.ir.reader import parse_func
@@ -131,9 +135,9 @@ def test_loop_carried_value_used_by_another_one_stays():
     assert len(loop.results) == 2
 
 
-def arithmetic(dtype, emit):
-    """A Func that stores emit(builder, x) of a parameter x."""
-    b, x, p = Builder("test"), Value(Tile(dtype), "x"), Value(Tile(t.Pointer(dtype)), "p")
+def arithmetic(dtype, emit, result=None):
+    """A Func that stores emit(builder, x), of the dtype `result`, of a parameter x."""
+    b, x, p = Builder("test"), Value(Tile(dtype), "x"), Value(Tile(t.Pointer(result or dtype)), "p")
     b.op("store", p, emit(b, x))
     return Func("f", (x, p), Block((), b.finish()))
 
@@ -185,6 +189,43 @@ def test_minus_zero_is_the_neutral_element_of_float_addition():
 def test_lossless_round_trip_of_casts_is_removed(near, far, goes):
     there_and_back = stored(near, lambda b, x: b.value("cast", b.value("cast", x, dtype=far), dtype=near))
     assert there_and_back == ("x" if goes else "cast")
+
+
+def bounds(b, x, limits, dtype, nan=()):
+    """A cast of x to an fp8 dtype, after bounds: ("min", number) and ("max", number); those in `nan` pass NaNs on."""
+    for name, limit in limits:
+        x = b.value(name, x, b.const(limit, x.type), **({"nan": True} if name in nan else {}))
+    return b.value("cast", x, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("limits", "nan", "stay"),
+    [
+        ([("max", -448.0), ("min", 448.0)], (), ["max"]),
+        ([("min", 448.0), ("max", -448.0)], (), ["min"]),
+        ([("max", -448.0), ("min", 448.0)], ("min", "max"), []),
+        ([("max", -500.0), ("min", math.inf)], (), ["max"]),
+        ([("max", -2.0), ("min", 448.0)], (), ["max"]),
+        ([("max", -448.0), ("min", 447.0)], (), ["max", "min"]),
+        ([("min", 448.0)], (), ["min"]),  # of a NaN it makes 448
+        ([("max", math.nan), ("min", 448.0)], (), ["max", "min"]),
+        ([("max", -448.0), ("min", 448.0)], ("max",), ["max", "min"]),
+        ([("max", -448.0), ("min", 448.0)], ("min",), ["max"]),
+    ],
+)
+def test_half_of_a_clamp_goes_where_a_cast_saturates(limits, nan, stay):
+    before = arithmetic(t.float32, lambda b, x: bounds(b, x, limits, t.float8e4nv, nan), t.float8e4nv)
+    after = passed(before, "simplify")[0]
+    assert [op.name for op in after.ops() if op.name in ("min", "max")] == stay
+    for number in (math.nan, math.inf, -math.inf, 448.0, 463.9, 464.0, 1e9, -448.0, -464.0, -1e9, -0.0, 447.9, 3.0):
+        assert byte(before, number) == byte(after, number), number
+
+
+def byte(func, number):
+    """The fp8 that a Func of `arithmetic` stores for a number."""
+    found = np.zeros(1, ml_dtypes.float8_e4m3fn)
+    interp.run(func, [number, found], (1,))
+    return found.view(np.uint8)[0]
 
 
 def test_zeros_of_either_sign_and_booleans_that_equal_numbers_are_not_merged():

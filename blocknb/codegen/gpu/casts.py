@@ -8,6 +8,8 @@ From sm_89 on the hardware converts 8-bit floats, two numbers at a time (PTX ISA
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from blocknb.codegen.gpu.element_types import ElementType, constant, llvm_type
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.trig import inline_code
@@ -65,6 +67,12 @@ def resize_float(text: TextWriter, name: str, source: ElementType, result: Eleme
         return name
     resize = "fpext" if result.bits > source.bits else "fptrunc"
     return text.emit(f"{resize} {llvm_type(source)} {name} to {llvm_type(result)}")
+
+
+def widened_half(text: TextWriter, word: str, place: int) -> str:
+    """Half of a word, a bf16, as fp32: one instruction on the word. A conversion of the extracted upper half takes two."""
+    bits = text.emit(f"and i32 {word}, {-1 << 16}" if place else f"shl i32 {word}, 16")
+    return text.emit(f"bitcast i32 {bits} to float")
 
 
 def to_float(text: TextWriter, name: str, source: ElementType, result: ElementType) -> str:
@@ -139,7 +147,18 @@ def convert_pair(text: TextWriter, source: t.DType, result: t.DType, names: tupl
         half = text.emit(f"insertelement <2 x half> poison, half {names[0]}, i32 0")
         halves = text.emit(f"insertelement <2 x half> {half}, half {names[1]}, i32 1")
         word = text.call("i16", f"llvm.nvvm.f16x2.to.{name}.rn", ("<2 x half>", halves))
-    return text.emit(f"trunc i16 {word} to i8"), text.emit(f"trunc i16 {text.emit(f'lshr i16 {word}, 8')} to i8")
+    pair = text.emit(f"trunc i16 {word} to i8"), text.emit(f"trunc i16 {text.emit(f'lshr i16 {word}, 8')} to i8")
+    text.byte_pairs[pair] = word
+    return pair
+
+
+def whole_pairs(text: TextWriter, names: Sequence[str]) -> list[str] | None:
+    """The i16 words that hold these i8 values two by two, if `convert_pair` made each two together; None otherwise.
+
+    ptxas writes a conversion into either half of a register, but only if the program joins the results as words of 16 bits."""
+    words = [text.byte_pairs.get(pair) for pair in zip(names[::2], names[1::2], strict=False)]
+    found = [word for word in words if word is not None]
+    return found if len(names) == 2 * len(found) else None
 
 
 def joined(text: TextWriter, kind: str, names: tuple[str, str], wide: str) -> str:

@@ -9,7 +9,7 @@ the CPU uses, too.
 from __future__ import annotations
 
 from blocknb.codegen.gpu import trig
-from blocknb.codegen.gpu.casts import bitcast, cast, compare
+from blocknb.codegen.gpu.casts import bitcast, cast, compare, widened_half
 from blocknb.codegen.gpu.context import KernelContext, KernelPart
 from blocknb.codegen.gpu.element_types import ElementType, constant, llvm_type
 from blocknb.codegen.gpu.text import TextWriter
@@ -72,6 +72,8 @@ class ElementwiseMath(KernelPart):
         result = op.results[0].type.dtype
         match op.name:
             case "cast":
+                if (half := self.text.halves.get(names[0])) and dtype == t.bfloat16 and result == t.float32:
+                    return widened_half(self.text, *half)  # `floating` keeps the form that LLVM turns into ops on bf16
                 return cast(self.text, names[0], dtype, result)
             case "bitcast":
                 return bitcast(self.text, names[0], dtype, result)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence, Set
 
 from blocknb.analysis.affine import Facts
+from blocknb.codegen.gpu.casts import whole_pairs
 from blocknb.codegen.gpu.element_types import element_register, llvm_type, memory_bits, num_registers
 from blocknb.codegen.gpu.packed_conversions import PackedConversions
 from blocknb.codegen.gpu.text import TextWriter
@@ -198,6 +199,10 @@ class Registers:
             parts = [self.reg(value, r) for r in registers]
         if len(parts) == 1:
             return text.as_integer(parts[0], kind, bits)
+        if dtype.is_fp8() and (pairs := whole_pairs(text, parts)) is not None:
+            parts, kind, bits = pairs, "i16", 16
+            if len(parts) == 1:
+                return parts[0]
         vector, name = f"<{len(parts)} x {kind}>", "undef"
         for i, part in enumerate(parts):
             name = text.emit(f"insertelement {vector} {name}, {kind} {part}, i32 {i}")
@@ -237,6 +242,8 @@ class Registers:
             if key not in text.memo:
                 text.memo[key] = text.emit(f"bitcast i{bits * len(registers)} {name} to {vector}")
             piece = text.emit(f"extractelement {vector} {text.memo[key]}, i32 {registers.index(index)}")
+            if bits == 16 and len(registers) == 2:
+                text.halves[piece] = name, registers.index(index)
             return text.emit(f"trunc i8 {piece} to i1") if dtype == t.int1 else piece
         if dtype == t.int1:
             return text.emit(f"trunc i8 {name} to i1")

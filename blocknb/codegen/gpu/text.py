@@ -16,7 +16,7 @@ from blocknb.errors import Loc
 
 class TextWriter:
     """Writes the lines of one kernel. `entry` are the lines at its head, which dominate all others, and `memo` holds the names of
-    expressions that are available."""
+    expressions that are available. `byte_pairs` and `halves` need no scope: a word dominates its parts."""
 
     def __init__(self, debug: DebugInfo):
         self.debug = debug
@@ -31,6 +31,8 @@ class TextWriter:
         self.accesses = 0  # to global memory in this basic block
         self.splits = 0  # basic blocks that ended because of too many accesses
         self.memo: dict[tuple, str] = {}
+        self.byte_pairs: dict[tuple[str, str], str] = {}  # the i16 whose lower and upper byte two i8 values are
+        self.halves: dict[str, tuple[str, int]] = {}  # of a 16-bit value: the i32 that holds it, and which half it is
         self.scopes: list[list[tuple[dict, Any]]] = [[]]  # entries of tables that are dropped where a block ends
 
     def locate(self, loc: Loc | None) -> None:

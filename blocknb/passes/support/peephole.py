@@ -12,6 +12,7 @@ from typing import Any
 
 from blocknb.analysis.axis_info import PROMISES
 from blocknb.ir.core import Op, Value
+from blocknb.language.float8 import FORMATS
 from blocknb.language.ops import OPS, named
 from blocknb.language.types import Tile
 from blocknb.passes.support.rewriting import RewriteContext
@@ -155,6 +156,8 @@ def _cast(op: Op, rewriter: RewriteContext) -> Value | None:
     if x.type == op.result.type:
         return x
     inner = rewriter.definition.get(x)
+    if op.result.type.dtype.is_fp8() and inner is not None and inner.name in ("min", "max"):
+        return _saturated(op, inner, rewriter)
     if inner is None or inner.name != "cast" or inner.args[0].type != op.result.type:
         return None
     near, far = inner.args[0].type.dtype, x.type.dtype
@@ -162,6 +165,30 @@ def _cast(op: Op, rewriter: RewriteContext) -> Value | None:
         return None
     wider = far.bits >= near.bits if not near.is_float else (near.bits < far.bits)
     return inner.args[0] if wider and near.kind != "bool" else None
+
+
+def _saturated(op: Op, bound: Op, rewriter: RewriteContext) -> Value | None:
+    """Removes an upper or lower bound before a cast to fp8 that saturates there anyway: half of a clamp.
+
+    A NaN becomes the bound, unless `bound` passes NaNs on, as the cast does. So the other operand must not be a NaN."""
+    x, limit = _bounded(bound, rewriter)
+    if limit is None or not limit * (1 if bound.name == "min" else -1) >= FORMATS[op.result.type.dtype.name].maximum:
+        return None
+    inner = rewriter.definition.get(x)
+    if not bound.attrs.get("nan"):
+        if inner is None or inner.name not in ("min", "max") or inner.attrs.get("nan"):
+            return None
+        number = _bounded(inner, rewriter)[1]
+        if number is None or number != number:
+            return None
+    return rewriter.make("cast", x, **op.attrs)
+
+
+def _bounded(op: Op, rewriter: RewriteContext) -> tuple[Value, Any]:
+    """The operand of a minimum or maximum with a constant, and the constant; None if there is none."""
+    a, b = op.args
+    constants = rewriter.constant(a), rewriter.constant(b)
+    return (a, constants[1]) if constants[0] is None else (b, constants[0])
 
 
 def _compare(op: Op, constants: list, rewriter: RewriteContext) -> Value | None:

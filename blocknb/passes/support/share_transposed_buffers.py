@@ -7,15 +7,23 @@ memory and copies, and the tile, now stored once, can be copied ahead.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from blocknb.ir.build import Rebuild, rebuild
 from blocknb.ir.core import Block, Func, Op, Value, definitions, uses
 from blocknb.layouts import wgmma
+from blocknb.passes.support.dce import sweep
 from blocknb.trace import Notes
 
 
 def share_transposed(func: Func, notes: Notes) -> Func:
     """Lets products share one buffer for a tile and its copy or transpose."""
     return BufferSharing(func, notes).run()
+
+
+def without_dead(func: Func) -> Func:
+    """The function without the views that only led to removed stores. With a second user, a tile could not be copied ahead."""
+    return replace(func, body=Block(func.body.args, tuple(sweep(func.body.ops, set(), lambda op: None))))
 
 
 class BufferSharing:
@@ -29,7 +37,7 @@ class BufferSharing:
     def run(self) -> Func:
         for block in (self.func.body, *(block for op in self.func.ops() for block in op.blocks)):
             self.find(block)
-        return rebuild(self.func, self.visit) if self.instead else self.func
+        return without_dead(rebuild(self.func, self.visit)) if self.instead else self.func
 
     def find(self, block: Block) -> None:
         first: dict[Value, list[tuple[Op, bool]]] = {}
