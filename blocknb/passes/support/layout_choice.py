@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence, Set
 
 from blocknb.analysis import affine
 from blocknb.analysis.liveness import is_cheap
-from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, uses
+from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, uses, walk
 from blocknb.ir.traversal import forward_slice, reachable
 from blocknb.language import types as t
 from blocknb.language.ops import ACCESSES, ATOMICS, LOOPS, OPS
@@ -45,6 +45,16 @@ def carried_together(op: Op) -> Iterator[tuple[Value, ...]]:
             yield from zip(op.results, *(block.terminator.args for block in op.blocks), strict=True)
 
 
+def outside_of_products(block: Block) -> Iterator[Op]:
+    """The loads that no loop with products contains: they bring tiles to registers, and no asynchronous copy replaces them."""
+    for op in block.ops:
+        if op.name == "load":
+            yield op
+        multiplies = op.name in LOOPS and any(x.name == "dot" for inner in op.blocks for x in walk(inner))
+        for inner in op.blocks if not multiplies else ():
+            yield from outside_of_products(inner)
+
+
 class LayoutChoice:
     """The groups of values that share a layout, and the layout of each group. `settle` chooses the layouts."""
 
@@ -61,7 +71,7 @@ class LayoutChoice:
         self.products = products(func)
         self.carried_groups: dict[Value, tuple[Value, ...]] = {}  # the values that a `for` carries at the same index
         self.fragments: set[Layout] = set()  # of operands that are loaded into registers
-        self.once = {op for op in func.body.ops if op.name == "load"}  # loads outside of loops and branches
+        self.into_registers = set(outside_of_products(func.body))
         self.classify(func.body)
         self.tie(func.body, 1.0)
         if found := self.recurrences():
@@ -451,9 +461,9 @@ class LayoutChoice:
         return scattered or 1 < wanted.contiguous_registers(0) <= self.equal_addresses(op)
 
     def halves(self, op: Op, wanted: Layout, width: int, own: int) -> bool:
-        """Whether two loads of half the width replace one. They cost less than a conversion. In a loop the copies to shared memory
-        convert."""
-        if op not in self.once or wanted in self.products:
+        """Whether two loads of half the width replace one. They cost less than a conversion. In a loop with products the copies to shared
+        memory convert."""
+        if op not in self.into_registers or wanted in self.products:
             return False
         return width * op.args[0].type.dtype.element.bytes >= HALF and 2 * width >= own
 
