@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 
 from blocknb.analysis import affine
+from blocknb.analysis.liveness import Liveness
 from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.note_text import counted
@@ -30,6 +31,7 @@ LARGE = 2048  # the elements of a tile that one warp can hold, 64 per thread
 #: Registers per thread for the results of products, besides addresses, fragments and other values; with 16 warps a thread has 128.
 ACCUMULATORS = ((4, 160), (8, 160), (MOST, 80))
 SINGLE = 96  # of four warps with fp32 operands, which need registers on their way to shared memory, or many addresses
+LIVE = 245  # registers of a thread for all tiles that are live at a time; the others hold addresses
 ROWS = 64  # rows of chained products per four warps
 #: Ops that the measurements for few warps did not include.
 OTHERS = {"for": "a loop", "while": "a loop", "scan": "a scan", "flip": "elements that move", "gather": "elements that move",
@@ -123,10 +125,21 @@ def for_products(func: Func) -> tuple[int, str]:
     count = min((few for few, most in limits if needed <= most * 32 * few), default=MOST)
     if count == USUAL and rows > ROWS:
         return 2 * USUAL, f"{USUAL} for each {ROWS} of the {rows} rows of a product that is multiplied again"
+    if count > USUAL and rows <= ROWS and not single:
+        live = live_registers(func)
+        fewer = next((few for few, _ in ACCUMULATORS if live * USUAL <= LIVE * few), MOST)
+        if fewer < count:
+            each = f"{counted(live * USUAL // fewer, 'register')} of a thread hold all tiles that are live at a time"
+            return fewer, f"as usual with products: {each}" if fewer == USUAL else f"for products: {each}"
     each = f"their results take {counted(needed // (32 * count), 'register')} of a thread"
     if count == USUAL:
         return count, f"as usual with products: {each}"
     return count, f"for products: {each}, and {needed // (32 * (count // 2))} with half as many warps"
+
+
+def live_registers(func: Func) -> int:
+    """The most registers that the tiles of a kernel take at a time, per thread of four warps."""
+    return Liveness(func, 32 * USUAL).most()
 
 
 def results(block: Block, made: set[Value]) -> Iterator[int]:
