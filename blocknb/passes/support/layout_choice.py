@@ -55,6 +55,13 @@ def outside_of_products(block: Block) -> Iterator[Op]:
             yield from outside_of_products(inner)
 
 
+def exchanges(layout: Layout, axis: int) -> int:
+    """The warp shuffles of a thread that reduce a tile along an axis: for each of its lines, one per bit of the lanes that share it."""
+    mask = layout.dim_mask(axis)
+    lines = 1 << sum(1 for x in layout.reg if x & ~mask)
+    return lines * sum(1 for x in layout.lane if x & mask)
+
+
 class LayoutChoice:
     """The groups of values that share a layout, and the layout of each group. `settle` chooses the layouts."""
 
@@ -71,6 +78,7 @@ class LayoutChoice:
         self.products = products(func)
         self.carried_groups: dict[Value, tuple[Value, ...]] = {}  # the values that a `for` carries at the same index
         self.fragments: set[Layout] = set()  # of operands that are loaded into registers
+        self.widened: set[Layout] = set()  # of rows that loops reduce
         self.into_registers = set(outside_of_products(func.body))
         self.classify(func.body)
         self.tie(func.body, 1.0)
@@ -220,6 +228,7 @@ class LayoutChoice:
             if root not in self.layouts and (proposals := self.groups.proposals.get(root)):
                 self.layouts[root] = max(proposals, key=lambda p: p[0])[1]
         self.keep_recurrences_within_warps()
+        self.widen_reduced()
         self.settle_loads(members)
         for op in self.func.ops():  # program order: a reduction's operand has its layout before the result needs one
             if op.name == "scan":
@@ -283,6 +292,21 @@ class LayoutChoice:
             layout = self.layouts.get(root)
             if layout is not None and layout not in self.products:
                 self.layouts[root] = tables.lines_within_warps(layout, op.attrs["axis"])
+
+    def widen_reduced(self) -> None:
+        """Gives rows that a loop loads and reduces the proposal in which the lanes exchange the fewest partial results. With more elements
+        of a row, a thread holds fewer rows, and fewer lanes share one. A thread still fills whole sectors by its accesses together."""
+        for op, iterations in self.reductions:
+            root = self.groups.find(op.args[0]) if self.anchored(op.args[0]) else None
+            now = self.layouts.get(root) if root is not None else None
+            if iterations == 1 or now is None or now in self.products:
+                continue
+            axis, bytes = op.attrs["axis"], max(x.type.dtype.bytes for x in op.args)
+            fitting = [x for _, x in self.groups.proposals[root] if x.contiguous_registers(axis) * bytes == SECTOR]
+            if best := min(fitting, key=lambda x: exchanges(x, axis), default=None):
+                if exchanges(best, axis) < exchanges(now, axis):
+                    self.layouts[root] = best
+                    self.widened.add(best)
 
     def is_loaded_or_carried(self, value: Value) -> bool:
         """Whether a value is the result of a small load, or of a loop that carries one from iteration to iteration."""
@@ -439,7 +463,7 @@ class LayoutChoice:
         reach = [x.consecutive(fast, w) * bytes for x, w in zip((wanted, own), width, strict=True)]
         if wanted.is_replicated and self.is_line_of_indices(op):
             return True
-        if wanted in self.fragments:  # a thread's accesses fill its sectors together
+        if wanted in self.fragments | self.widened:  # a thread's accesses fill its sectors together
             reach[0] = max(reach[0], wanted.contiguous_registers(fast) * bytes)
         if self.fragments and op.args[0].type.size <= SCALES:  # a conversion would make all warps wait
             reach[0] = SECTOR
