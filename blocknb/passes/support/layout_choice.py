@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence, Set
 
 from blocknb.analysis import affine
 from blocknb.analysis.liveness import is_cheap
-from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, uses, walk
+from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, uses
 from blocknb.ir.traversal import forward_slice, reachable
 from blocknb.language import types as t
 from blocknb.language.ops import ACCESSES, ATOMICS, LOOPS, OPS
 from blocknb.layouts import tables
 from blocknb.layouts.linear import Layout
 from blocknb.passes.distributed.epilogue_subtiling import by_warp, products
+from blocknb.passes.support.layout_facts import exchanges, outside_of_products
 from blocknb.passes.support.layout_groups import LayoutGroups
 from blocknb.passes.support.tile_views import MOVING, POINTWISE, VIEWS, moved_layout, operand_layout
 from blocknb.passes.tile.select_mma import operand_layouts
@@ -43,23 +44,6 @@ def carried_together(op: Op) -> Iterator[tuple[Value, ...]]:
             yield from zip(op.args, before.args, ends[0], after.args, ends[1], op.results, strict=True)
         case "if":
             yield from zip(op.results, *(block.terminator.args for block in op.blocks), strict=True)
-
-
-def outside_of_products(block: Block) -> Iterator[Op]:
-    """The loads that no loop with products contains: they bring tiles to registers, and no asynchronous copy replaces them."""
-    for op in block.ops:
-        if op.name == "load":
-            yield op
-        multiplies = op.name in LOOPS and any(x.name == "dot" for inner in op.blocks for x in walk(inner))
-        for inner in op.blocks if not multiplies else ():
-            yield from outside_of_products(inner)
-
-
-def exchanges(layout: Layout, axis: int) -> int:
-    """The warp shuffles of a thread that reduce a tile along an axis: for each of its lines, one per bit of the lanes that share it."""
-    mask = layout.dim_mask(axis)
-    lines = 1 << sum(1 for x in layout.reg if x & ~mask)
-    return lines * sum(1 for x in layout.lane if x & mask)
 
 
 class LayoutChoice:
@@ -297,16 +281,16 @@ class LayoutChoice:
         """Gives rows that a loop loads and reduces the proposal in which the lanes exchange the fewest partial results. With more elements
         of a row, a thread holds fewer rows, and fewer lanes share one. A thread still fills whole sectors by its accesses together."""
         for op, iterations in self.reductions:
-            root = self.groups.find(op.args[0]) if self.anchored(op.args[0]) else None
-            now = self.layouts.get(root) if root is not None else None
+            axis, root, bytes = op.attrs["axis"], self.groups.find(op.args[0]), op.args[0].type.dtype.bytes
+            now = self.layouts.get(root)
             if iterations == 1 or now is None or now in self.products:
                 continue
-            axis, bytes = op.attrs["axis"], max(x.type.dtype.bytes for x in op.args)
-            fitting = [x for _, x in self.groups.proposals[root] if x.contiguous_registers(axis) * bytes == SECTOR]
-            if best := min(fitting, key=lambda x: exchanges(x, axis), default=None):
-                if exchanges(best, axis) < exchanges(now, axis):
-                    self.layouts[root] = best
-                    self.widened.add(best)
+            proposals = [x for _, x in self.groups.proposals.get(root, ())]
+            fitting = [x for x in proposals if x.contiguous_registers(axis) * bytes == SECTOR]
+            best = min(fitting, key=lambda x: exchanges(x, axis), default=now)
+            if exchanges(best, axis) < exchanges(now, axis):
+                self.layouts[root] = best
+                self.widened.add(best)
 
     def is_loaded_or_carried(self, value: Value) -> bool:
         """Whether a value is the result of a small load, or of a loop that carries one from iteration to iteration."""
