@@ -226,7 +226,7 @@ def wide(a, b, c, k):
 def test_a_third_stage_makes_room_for_a_second_cta_of_four_warps(options: dict[str, int], stages: int) -> None:
     """Three stages take 120 of the 228 KB of an SM. Stages that the user asks for stay, and eight warps may lack the registers."""
     arguments = {"a": numbers((64, 256), HALF), "b": numbers((256, 256), HALF), "c": empty(64, 256), "k": 256}
-    func, stage = lowered(wide, arguments, "sm_90a", ("warp_specialization",), **options)
+    _, stage = lowered(wide, arguments, "sm_90a", ("warp_specialization",), **options)
     ends = "(not 3: so that two CTAs share an SM)" if stages == 2 else "16 bytes per copy"
     found = [text for text in texts(stage) if "stages" in text]
     assert len(found) == 2 and all(f"{stages} stages" in text and text.endswith(ends) for text in found)

@@ -50,7 +50,7 @@ class LayoutChoice:
     """The groups of values that share a layout, and the layout of each group. `settle` chooses the layouts."""
 
     def __init__(self, func: Func):
-        self.func, self.num_warps = func, func.attrs["num_warps"]
+        self.func = func
         self.defs, self.block_args = definitions(func), block_arguments(func)
         self.facts = affine.analyze(func)
         self.cheap: dict[Value, bool] = {}
@@ -71,6 +71,10 @@ class LayoutChoice:
             self.groups, self.reductions, self.carried = LayoutGroups(), [], []
             self.tie(func.body, 1.0)
         self.settle()
+
+    @property
+    def num_warps(self) -> int:
+        return int(self.func.attrs["num_warps"])
 
     # -- kinds of values
 

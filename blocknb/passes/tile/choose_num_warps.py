@@ -128,20 +128,22 @@ def for_products(func: Func) -> tuple[int, str]:
     count = min((few for few, most in limits if needed <= most * 32 * few), default=MOST)
     if count == USUAL and rows > ROWS:
         return 2 * USUAL, f"{USUAL} for each {ROWS} of the {rows} rows of a product that is multiplied again"
-    if count > USUAL and rows <= ROWS and (live := live_registers(func)) < needed // (32 * USUAL):
-        fewer = next((few for few, _ in ACCUMULATORS if live * USUAL <= LIVE * few), MOST)
-        if fewer < count:
-            each = f"{counted(live * USUAL // fewer, 'register')} of a thread hold all tiles that are live at a time"
-            return fewer, f"as usual with products: {each}" if fewer == USUAL else f"for products: {each}"
+    if count > USUAL and rows <= ROWS and (found := for_live_tiles(func, needed, count)):
+        return found
     each = f"their results take {counted(needed // (32 * count), 'register')} of a thread"
     if count == USUAL:
         return count, f"as usual with products: {each}"
     return count, f"for products: {each}, and {needed // (32 * (count // 2))} with half as many warps"
 
 
-def live_registers(func: Func) -> int:
-    """The most registers that the tiles of a kernel take at a time, per thread of four warps."""
-    return Liveness(func, 32 * USUAL).most()
+def for_live_tiles(func: Func, needed: int, count: int) -> tuple[int, str] | None:
+    """Fewer warps than `count` and the reason, if the tiles that are live at a time take less than the `needed` words of all results."""
+    live = Liveness(func, 32 * USUAL).most()  # registers per thread of four warps
+    fewer = next((few for few, _ in ACCUMULATORS if live * USUAL <= LIVE * few), MOST)
+    if live * 32 * USUAL >= needed or fewer >= count:
+        return None
+    each = f"{counted(live * USUAL // fewer, 'register')} of a thread hold all tiles that are live at a time"
+    return fewer, f"as usual with products: {each}" if fewer == USUAL else f"for products: {each}"
 
 
 def results(block: Block, made: set[Value]) -> Iterator[int]:
