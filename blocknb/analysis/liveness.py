@@ -37,7 +37,7 @@ class Liveness:
     """Register pressure of loops: `peak(loop)` is the most that is live at once in a loop of a tile-level Func, in registers per thread."""
 
     def __init__(self, func: Func, threads: int):
-        self.threads, self.definition = threads, definitions(func)
+        self.func, self.threads, self.definition = func, threads, definitions(func)
         self.cheap: dict[Value, bool] = {}
         self.place: dict[Op, int] = {}  # the position of each op in program order
         self.last: dict[Op, int] = {}  # the position of the last op nested in it
@@ -66,6 +66,11 @@ class Liveness:
 
     def peak(self, loop: Op) -> int:
         return self.block(loop.blocks[0], self.across(loop))[0]
+
+    def most(self) -> int:
+        """The most that is live at once in the function, in registers per thread."""
+        loops = [op for op in self.place if op.name in LOOPS]
+        return max([self.block(self.func.body, set())[0], *map(self.peak, loops)])
 
     def across(self, loop: Op) -> set[Value]:
         """The tiles that are live throughout a loop: made before it, and used in it, after it, or anywhere in a loop around both."""

@@ -150,3 +150,24 @@ def test_kernel_from_the_disk_cache_keeps_its_number_of_warps():
     again = add.compile(x="*fp32:16", out="*fp32:16", BLOCK=32768)
     assert again is not first and again.trace.from_cache
     assert again.trace.options["num_warps"] == 16 == again.code.threads // 32
+
+
+@blocknb.kernel
+def gradients(q, k, g, out, m, ROWS: bl.constexpr, HEAD: bl.constexpr):
+    """Many products, of which few are live at a time."""
+    i, j = bl.arange(0, ROWS), bl.arange(0, HEAD)
+    at = i[:, None] * HEAD + j[None, :]
+    left, total = bl.load(q + at), bl.zeros((ROWS, HEAD), bl.float32)
+    for start in range(0, m, ROWS):
+        right, grad = bl.load(k + start * HEAD + at), bl.load(g + start * HEAD + at)
+        for _ in bl.static_range(5):
+            scores = bl.dot(left, bl.trans(right)).to(bl.float16)
+            grad = bl.dot(bl.trans(scores), grad).to(bl.float16)
+        total += grad
+    bl.store(out + at, total)
+
+
+def test_products_that_are_not_live_together_share_registers():
+    given = {"q": "*fp16:16", "k": "*fp16:16", "g": "*fp16:16", "out": "*fp32:16", "m": "i32:16"}
+    warps, why = chosen(gradients, **given, ROWS=64, HEAD=64)
+    assert warps == 4 and "live at a time" in why

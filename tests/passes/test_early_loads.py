@@ -88,3 +88,49 @@ def test_loads_that_need_few_or_too_many_registers_stay(block, why):
     arguments = {"x": floats(3, block), "y": floats(3, block), "out": floats(2, block), "m": 3, "B": block}
     stage = stages_of(two_sums, arguments)["early_loads"]
     assert stage.after is stage.before, why
+
+
+@blocknb.kernel(do_not_specialize=["m", "n"])
+def products_in_branches(x, g, out, m, n, B: tl.constexpr):
+    at = tl.arange(0, 16)[:, None] * B + tl.arange(0, B)[None, :]
+    total = tl.zeros((16, 16), tl.float32)
+    for step in range(m):
+        if step < n:
+            left = tl.load(x + step * 16 * B + at) + 1
+            right = tl.load(g + step * 16 * B + at) * 2
+            total = tl.dot(left, tl.trans(right), total, input_precision="ieee")
+            if step + 1 < n:
+                other = tl.load(g + (step + 1) * 16 * B + at) - 1
+                more = tl.load(x + (step + 1) * 16 * B + at) * 3
+                total = tl.dot(other, tl.trans(more), total, input_precision="ieee")
+    tl.store(out + tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :], total)
+
+
+def branching(m: int, n: int, block: int) -> dict:
+    return {
+        "x": floats(max(m, 1) * 16, block),
+        "g": floats(max(m, 1) * 16, block),
+        "out": floats(16, 16),
+        "m": m,
+        "n": n,
+        "B": block,
+    }
+
+
+@pytest.mark.parametrize(("m", "n"), [(0, 1), (2, 0), (3, 2)])
+def test_loads_in_branches_of_a_loop_with_products_keep_their_results(m, n):
+    func = Case("products_in_branches", products_in_branches, dict, dict).parse(branching(m, n, 32), num_warps=1)
+    check_pipeline(func, parameters(func, branching(m, n, 32)), 1, "sm_90a")
+
+
+def test_each_branch_of_a_loop_with_products_issues_its_loads_together():
+    stage = stages_of(products_in_branches, branching(3, 2, 32), num_warps=1)["early_loads"]
+    why = "all loads of a branch are in flight at once, in 32 registers per thread"
+    assert [note.text for note in stage.notes] == [why] * 2
+    loads = [op.attrs.get("scheduling_barrier") for op in stage.after.ops() if op.name == "load"]
+    assert loads == [None, "clock", None, "clock"]
+
+
+def test_branches_with_too_many_loads_stay():
+    stage = stages_of(products_in_branches, branching(3, 2, 128), num_warps=1)["early_loads"]
+    assert stage.after is stage.before

@@ -210,6 +210,29 @@ def test_the_default_number_of_stages() -> None:
 
 
 @kernel
+def wide(a, b, c, k):
+    row, column = bl.arange(0, 64)[:, None], bl.arange(0, 256)[None, :]
+    total = bl.zeros((64, 256), bl.float32)
+    for start in range(0, k, 64):
+        inner = start + bl.arange(0, 64)
+        total = bl.dot(bl.load(a + row * 256 + inner[None, :]), bl.load(b + inner[:, None] * 256 + column), total)
+    bl.store(c + row * 256 + column, total)
+
+
+@pytest.mark.parametrize(
+    ("options", "stages"),
+    [({"num_warps": 4}, 2), ({"num_warps": 4, "num_stages": 3}, 3), ({"num_warps": 8}, 3)],
+)
+def test_a_third_stage_makes_room_for_a_second_cta_of_four_warps(options: dict[str, int], stages: int) -> None:
+    """Three stages take 120 of the 228 KB of an SM. Stages that the user asks for stay, and eight warps may lack the registers."""
+    arguments = {"a": numbers((64, 256), HALF), "b": numbers((256, 256), HALF), "c": empty(64, 256), "k": 256}
+    _, stage = lowered(wide, arguments, "sm_90a", ("warp_specialization",), **options)
+    ends = "(not 3: so that two CTAs share an SM)" if stages == 2 else "16 bytes per copy"
+    found = [text for text in texts(stage) if "stages" in text]
+    assert len(found) == 2 and all(f"{stages} stages" in text and text.endswith(ends) for text in found)
+
+
+@kernel
 def short(a, b, c, k, STAGES: bl.constexpr):
     row, column = bl.arange(0, 16)[:, None], bl.arange(0, 16)[None, :]
     total = bl.zeros((16, 16), bl.float32)

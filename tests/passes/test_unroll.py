@@ -48,19 +48,20 @@ def test_a_longer_loop_is_unchanged():
 
 
 @kernel
-def squares(x, y, n, K: bl.constexpr):
+def squares(x, y, n, K: bl.constexpr, PRODUCTS: bl.constexpr):
     at = bl.arange(0, 16)[:, None] * 16 + bl.arange(0, 16)
     total = bl.zeros((16, 16), bl.float32)
     for k in bl.range(0, K):
         a = bl.load(x + k * 256 + at)
-        total = bl.dot(bl.dot(a, a, input_precision="ieee"), a, total, input_precision="ieee")
+        b = bl.dot(a, a, input_precision="ieee") if PRODUCTS == 2 else a
+        total = bl.dot(b, a, total, input_precision="ieee")
     bl.store(y + at, total)
 
 
-@pytest.mark.parametrize(("iterations", "loops"), [(2, 0), (3, 1)])
-def test_a_loop_with_many_products_is_not_unrolled(iterations, loops):
+@pytest.mark.parametrize(("iterations", "products", "loops"), [(3, 1, 0), (4, 1, 1), (1, 2, 0), (2, 2, 1), (3, 2, 1)])
+def test_a_loop_with_many_products_is_not_unrolled(iterations, products, loops):
     arguments = {"x": "*f32", "y": "*f32", "n": "i32"}
-    _, after, _ = same(squares, "simplify", "unroll", scalars=(100,), K=iterations, **arguments)
+    _, after, _ = same(squares, "simplify", "unroll", scalars=(100,), K=iterations, PRODUCTS=products, **arguments)
     assert counts(after).get("for", 0) == loops
 
 

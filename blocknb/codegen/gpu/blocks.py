@@ -49,8 +49,8 @@ class BlockLowering(KernelPart):
                     text.splits += 1
                 self.postponed.flush_before(op)
                 self.op(op)
-                if op.attrs.get("scheduling_barrier"):
-                    scheduling.split(text, self.loops.varying_number(text))
+                if barrier := op.attrs.get("scheduling_barrier"):
+                    scheduling.split(text, "" if barrier == "clock" else self.loops.varying_number(text))
 
     def op(self, op: Op) -> None:
         """Lowers an op. Pure ops without a lowering of their own are lazy."""

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from blocknb.analysis import ranges
 from blocknb.analysis.accesses import COPY_BYTES, copy_width
 from blocknb.analysis.affine import Facts
+from blocknb.analysis.residency import shared_rule
 from blocknb.ir.core import Block, Func, Op, Value, uses, walk
 from blocknb.language import types as t
 from blocknb.language.ops import OPS, named
@@ -42,6 +43,7 @@ from blocknb.trace import Notes
 
 SHAPES = named("shape")
 ENOUGH_CTAS = 4  # per SM: with fewer, an SM without one of them idles longer than early copies save
+FEW_WARPS = 4  # two CTAs of so many warps always find enough registers on an SM
 STAGING = ("alloc", "local_store", "local_load", "fence")  # ops that bring a tile through shared memory
 
 
@@ -111,17 +113,17 @@ def software_pipelining(func: Func, target: Target, notes: Notes) -> Func:
     """
     planner = PipelinePlanner(func, target, notes)
     planner.block(func.body)
-    plans = planner.plans
+    plans, room = planner.plans, planner.room(target)
     while plans:
         made, moved = planner.pipelined(early=True)
         if moved:  # early copies keep the buffers of staged operands apart from the circular ones
             late, _ = planner.pipelined()
             fitting, possible = (target.max_shared // max(1, place(func)[1]) for func in (made, late))
             made = late if fitting < min(possible, ENOUGH_CTAS) else made
-        if place(made)[1] <= target.max_shared:
+        if place(made)[1] <= room:
             planner.explain()
             return made
-        largest = max(plans.values(), key=lambda plan: plan.bytes)
+        largest = max(plans.values(), key=lambda plan: (planner.shares and plan.ahead > 1, plan.bytes))
         if largest.ahead > 1:
             plans[largest.loop.id] = replace(largest, ahead=largest.ahead - 1)
         else:
@@ -162,6 +164,7 @@ class PipelinePlanner(PipeliningLegality):
     def __init__(self, func: Func, target: Target, notes: Notes):
         super().__init__(func, notes)
         self.loops, self.plans = product_loops(func, target), dict[int, PipelinePlan]()
+        self.shares = False  # whether stages are left out so that two CTAs fit on an SM
 
     def block(self, block: Block) -> None:
         """Plans the loops of a block, inner ones first."""
@@ -256,8 +259,23 @@ class PipelinePlanner(PipeliningLegality):
 
     def least_shared_bytes(self) -> int:
         """The bytes of shared memory that the function takes if each planned circular buffer has two stages."""
-        self.plans = {id: replace(plan, ahead=1) for id, plan in self.plans.items()}
+        self.plans.update({id: replace(plan, ahead=1) for id, plan in self.plans.items()})
         return place(self.pipelined()[0])[1]
+
+    def room(self, target: Target) -> int:
+        """The bytes of shared memory that the function may take. Programs of few warps leave room for a second CTA on the SM, if two stages
+        per loop do: the other CTA's warps hide more latency than a third stage. Stages that the user asks for stay."""
+        asked = "num_stages" in self.func.attrs or any("num_stages" in loop.attrs for loop in self.loops)
+        if asked or not self.plans or self.func.attrs["num_warps"] > FEW_WARPS:
+            return target.max_shared
+        reserved, unit = shared_rule(target)
+        half = target.shared_per_sm // 2 // unit * unit - reserved
+        planned = dict(self.plans)
+        fits = self.least_shared_bytes() <= half
+        self.plans.clear()
+        self.plans.update(planned)
+        self.shares = fits
+        return half if fits else target.max_shared
 
     def explain(self) -> None:
         """Notes each copy with its stages."""
@@ -266,7 +284,8 @@ class PipelinePlanner(PipeliningLegality):
             if plan.ahead < plan.wanted:
                 most = ranges.iterations(self.facts, plan.loop)[1]
                 few = most <= plan.wanted
-                why = f"the loop makes {counted(most, 'iteration')} at most" if few else "for lack of shared memory"
+                lack = "so that two CTAs share an SM" if self.shares else "for lack of shared memory"
+                why = f"the loop makes {counted(most, 'iteration')} at most" if few else lack
                 fewer = f" (not {plan.wanted + 1}: {why})"
             for copy in plan.copies:
                 kind = copy.buffer.type

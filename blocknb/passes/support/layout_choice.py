@@ -17,6 +17,7 @@ from blocknb.language.ops import ACCESSES, ATOMICS, LOOPS, OPS
 from blocknb.layouts import tables
 from blocknb.layouts.linear import Layout
 from blocknb.passes.distributed.epilogue_subtiling import by_warp, products
+from blocknb.passes.support.layout_facts import exchanges, outside_of_products
 from blocknb.passes.support.layout_groups import LayoutGroups
 from blocknb.passes.support.tile_views import MOVING, POINTWISE, VIEWS, moved_layout, operand_layout
 from blocknb.passes.tile.select_mma import operand_layouts
@@ -49,7 +50,7 @@ class LayoutChoice:
     """The groups of values that share a layout, and the layout of each group. `settle` chooses the layouts."""
 
     def __init__(self, func: Func):
-        self.func, self.num_warps = func, func.attrs["num_warps"]
+        self.func = func
         self.defs, self.block_args = definitions(func), block_arguments(func)
         self.facts = affine.analyze(func)
         self.cheap: dict[Value, bool] = {}
@@ -61,7 +62,8 @@ class LayoutChoice:
         self.products = products(func)
         self.carried_groups: dict[Value, tuple[Value, ...]] = {}  # the values that a `for` carries at the same index
         self.fragments: set[Layout] = set()  # of operands that are loaded into registers
-        self.once = {op for op in func.body.ops if op.name == "load"}  # loads outside of loops and branches
+        self.widened: set[Layout] = set()  # of rows that loops reduce
+        self.into_registers = set(outside_of_products(func.body))
         self.classify(func.body)
         self.tie(func.body, 1.0)
         if found := self.recurrences():
@@ -69,6 +71,10 @@ class LayoutChoice:
             self.groups, self.reductions, self.carried = LayoutGroups(), [], []
             self.tie(func.body, 1.0)
         self.settle()
+
+    @property
+    def num_warps(self) -> int:
+        return int(self.func.attrs["num_warps"])
 
     # -- kinds of values
 
@@ -211,6 +217,7 @@ class LayoutChoice:
             if root not in self.layouts and (proposals := self.groups.proposals.get(root)):
                 self.layouts[root] = max(proposals, key=lambda p: p[0])[1]
         self.keep_recurrences_within_warps()
+        self.widen_reduced()
         self.settle_loads(members)
         for op in self.func.ops():  # program order: a reduction's operand has its layout before the result needs one
             if op.name == "scan":
@@ -292,6 +299,21 @@ class LayoutChoice:
             layout = self.layouts.get(root)
             if layout is not None and layout not in self.products:
                 self.layouts[root] = tables.lines_within_warps(layout, op.attrs["axis"])
+
+    def widen_reduced(self) -> None:
+        """Gives rows that a loop loads and reduces the proposal in which the lanes exchange the fewest partial results. With more elements
+        of a row, a thread holds fewer rows, and fewer lanes share one. A thread still fills whole sectors by its accesses together."""
+        for op, iterations in self.reductions:
+            axis, root, bytes = op.attrs["axis"], self.groups.find(op.args[0]), op.args[0].type.dtype.bytes
+            now = self.layouts.get(root)
+            if iterations == 1 or now is None or now in self.products:
+                continue
+            proposals = [x for _, x in self.groups.proposals.get(root, ())]
+            fitting = [x for x in proposals if x.contiguous_registers(axis) * bytes == SECTOR]
+            best = min(fitting, key=lambda x: exchanges(x, axis), default=now)
+            if exchanges(best, axis) < exchanges(now, axis):
+                self.layouts[root] = best
+                self.widened.add(best)
 
     def is_loaded_or_carried(self, value: Value) -> bool:
         """Whether a value is the result of a small load, or of a loop that carries one from iteration to iteration."""
@@ -448,7 +470,7 @@ class LayoutChoice:
         reach = [x.consecutive(fast, w) * bytes for x, w in zip((wanted, own), width, strict=True)]
         if wanted.is_replicated and self.is_line_of_indices(op):
             return True
-        if wanted in self.fragments:  # a thread's accesses fill its sectors together
+        if wanted in self.fragments | self.widened:  # a thread's accesses fill its sectors together
             reach[0] = max(reach[0], wanted.contiguous_registers(fast) * bytes)
         if self.fragments and op.args[0].type.size <= SCALES:  # a conversion would make all warps wait
             reach[0] = SECTOR
@@ -469,10 +491,17 @@ class LayoutChoice:
         scattered = self.anchored(op.args[0]) and self.facts.contiguity(op.args[0], 0) == 1
         return scattered or 1 < wanted.contiguous_registers(0) <= self.equal_addresses(op)
 
+<<<<<<< HEAD
     def prefers_two_loads(self, op: Op, wanted: Layout, width: int, own: int) -> bool:
         """Whether twice as many loads cost less than a conversion to the layout `wanted`. `width` and `own` are the elements per load in
         `wanted` and in the load's own layout. Loads in loops keep their layout, because the copy to shared memory converts it."""
         if op not in self.once or wanted in self.products:
+=======
+    def halves(self, op: Op, wanted: Layout, width: int, own: int) -> bool:
+        """Whether two loads of half the width replace one. They cost less than a conversion. In a loop with products the copies to shared
+        memory convert."""
+        if op not in self.into_registers or wanted in self.products:
+>>>>>>> h-za
             return False
         return width * op.args[0].type.dtype.element.bytes >= HALF_ACCESS and 2 * width >= own
 

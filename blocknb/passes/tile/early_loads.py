@@ -2,7 +2,8 @@
 
 ptxas schedules a basic block for few registers: it loads a vector, uses it, and loads the next one into the same registers. The thread
 then waits for the latency of memory once per vector. A scheduling barrier after the last load keeps all loads of the iteration in flight.
-The accumulators of such a loop leave enough registers for the loaded vectors.
+The accumulators of such a loop leave enough registers for the loaded vectors. The same holds for a branch in a loop with products, whose
+loads no asynchronous copy replaces.
 
 Source: Volkov, "Better Performance at Lower Occupancy" (GTC 2010).
 """
@@ -25,23 +26,27 @@ from blocknb.trace import Notes
 
 LEAST = 16  # registers per thread of the loads of an iteration, four vectors; for two, cross entropy lost 3 to 7 % by its occupancy
 MOST = 64  # registers per thread for loads in flight
+BRANCHES = (
+    96  # of 256 registers per thread, for the loads of a branch in a loop with products: few warps hide their latency
+)
 #: Ops whose time hides that of loads, if enough warps are resident: with fewer of them, cross entropy of fp32 lost 6 %.
 COMPUTED = ("exp", "exp2", "log", "log2")
 
 
 def applies(func: Func, target: Target) -> bool:
-    """Whether a loop loads tiles."""
-    return any(op.name == "for" and any(x.name == "load" for x in op.blocks[0].ops) for op in func.ops())
+    """Whether a loop loads tiles, also in its branches."""
+    return any(op.name == "for" and any(x.name == "load" for x in walk(op.blocks[0])) for op in func.ops())
 
 
 @gpu_pass(optional=True, applies=applies)
 def early_loads(func: Func, target: Target, notes: Notes) -> Func:
     """Issues all loads of an iteration before its arithmetic
 
-    When: a loop without products loads between 16 and 64 registers per thread and iteration, and no earlier pass prefetches them.
+    When: a loop without products loads between 16 and 64 registers per thread and iteration, and no earlier pass prefetches them. Or a
+    branch in a loop with products loads between 16 and 96.
 
-    What: the loads move to the head of the iteration, with their addresses and masks. Machine code issues all of them before it uses the
-    first one.
+    What: the loads move to the head of the iteration or branch, with their addresses and masks. Machine code issues all of them before it
+    uses the first one.
 
     Why: ptxas saves registers. It waits for a vector before it loads the next one into the same registers, and memory idles meanwhile.
 
@@ -72,17 +77,18 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
     for op in func.ops():
         if op.name == "for":
             planner.loop(op)
+            planner.branches(op)
     return rebuild(func, moving(planner.moved)) if planner.moved else func
 
 
 class EarlyLoads(PipeliningLegality):
-    """Chooses the ops that move to the head of each loop's body: `moved` by the id of the loop, in order, the last one a load."""
+    """Chooses the ops that move to the head of each loop's body, or of a branch: `moved`, in order, the last one a load."""
 
     def __init__(self, func: Func, notes: Notes):
         super().__init__(func, notes)
         self.threads = 32 * func.attrs["num_warps"]
         self.liveness = Liveness(func, self.threads)
-        self.moved: dict[int, list[Op]] = {}
+        self.moved: dict[Block, list[Op]] = {}
 
     def loop(self, loop: Op) -> None:
         """Plans the loads of a loop, if they are worth it."""
@@ -94,8 +100,25 @@ class EarlyLoads(PipeliningLegality):
             or any(op.attrs.get("scheduling_barrier") for op in inside)
         ):
             return
+        first, needs = self.loads_of(loop.blocks[0])
+        left = min(MOST, min(256, 65536 // self.threads) - ROOM - self.liveness.peak(loop))
+        if LEAST <= needs <= left:
+            self.move(loop.blocks[0], first, needs, "an iteration", True)
+
+    def branches(self, loop: Op) -> None:
+        """Plans the loads of each branch of a loop with products, if they are worth it."""
+        inside = list(walk(loop.blocks[0]))
+        if not any(op.name == "dot" for op in inside) or why_none_within(inside):
+            return
+        for block in (block for op in inside if op.name == "if" for block in op.blocks):
+            first, needs = self.loads_of(block)
+            if LEAST <= needs <= BRANCHES * min(256, 65536 // self.threads) // 256 and block not in self.moved:
+                self.move(block, first, needs, "a branch", "clock")
+
+    def loads_of(self, block: Block) -> tuple[list[Op], int]:
+        """The ops that can move to the head of a block, the last one a load, and the registers per thread that their loads take."""
         first: list[Op] = []
-        body = loop.blocks[0].ops[:-1]
+        body = block.ops[:-1]
         for position, op in enumerate(body):
             if op.name == "load" and op.result.type.shape and not op.attrs.get("volatile"):
                 behind = self.behind(op, body)
@@ -103,14 +126,14 @@ class EarlyLoads(PipeliningLegality):
                     first += [x for x in (*behind, op) if x not in first]
         while first and first[-1].name != "load":
             first.pop()
-        needs = sum(registers(op.result, self.threads) for op in first if op.name == "load")
-        left = min(MOST, min(256, 65536 // self.threads) - ROOM - self.liveness.peak(loop))
-        if LEAST <= needs <= left:
-            self.moved[loop.id] = first
-            self.notes(
-                first[-1],
-                f"all loads of an iteration are in flight at once, in {counted(needs, 'register')} per thread",
-            )
+        return first, sum(registers(op.result, self.threads) for op in first if op.name == "load")
+
+    def move(self, block: Block, first: list[Op], needs: int, where: str, barrier: bool | str) -> None:
+        """Plans that ops move to the head of a block, with a scheduling barrier. Nested branches need barriers on the `clock`, because
+        LLVM knows the outcome of a second one on the same number."""
+        last = revised(first[-1], attrs={**first[-1].attrs, "scheduling_barrier": barrier})
+        self.moved[block] = [*first[:-1], last]
+        self.notes(last, f"all loads of {where} are in flight at once, in {counted(needs, 'register')} per thread")
 
     def behind(self, load: Op, body: Sequence[Op]) -> list[Op] | None:
         """The ops of a body from which the operands of a load are computed, in order; None if they are not arithmetic alone."""
@@ -130,15 +153,17 @@ def inside_of(ops: Sequence[Op]) -> list[Op]:
     return [inner for op in ops for inner in (op, *(x for block in op.blocks for x in walk(block)))]
 
 
-def moving(moved: dict[int, list[Op]]) -> Callable:
-    """A visitor that puts ops at the heads of the bodies of the loops with these ids, and a scheduling barrier after them."""
+def moving(moved: dict[Block, list[Op]]) -> Callable:
+    """A visitor that puts ops at the heads of these bodies of loops and branches."""
 
     def visit(op: Op, rebuild: Rebuild) -> Any:
-        if op.id not in moved:
+        if not any(block in moved for block in op.blocks):
             return NotImplemented
-        (body,), first = op.blocks, moved[op.id]
-        last = revised(first[-1], attrs={**first[-1].attrs, "scheduling_barrier": True})
-        ops = (*first[:-1], last, *(x for x in body.ops if x not in first))
-        return rebuild.keep(op.replace(blocks=(Block(body.args, ops),))).results
+        return rebuild.keep(op.replace(blocks=tuple(map(changed, op.blocks)))).results
+
+    def changed(block: Block) -> Block:
+        first = moved.get(block, [])
+        ids = {op.id for op in first}
+        return Block(block.args, (*first, *(x for x in block.ops if x.id not in ids)))
 
     return visit
