@@ -76,14 +76,23 @@ def generate(layers: int, folder: str) -> int:
     return len(found.kernels)
 
 
+def kernel_of(path: Path) -> str:
+    return path.name.split(".")[1]
+
+
+def load_module(path: Path) -> Any:
+    """A generated file as a module of blocknb."""
+    from blocknb.torch.inductor import results, sources
+
+    results.install()
+    return sources.load(path.stem, str(path), path.read_text())
+
+
 def load(path: Path, peer: str) -> Any:
     """Inductor's autotuner of a generated file, with the kernel for blocknb or for Triton."""
-    name, text = path.name.split(".")[1], path.read_text()
+    name, text = kernel_of(path), path.read_text()
     if peer == "blocknb":
-        from blocknb.torch.inductor import results, sources
-
-        results.install()
-        return getattr(sources.load(path.stem, str(path), text), name)
+        return getattr(load_module(path), name)
     from torch._inductor.codecache import PyCodeCache
     from torch._inductor.runtime import triton_helpers
 
@@ -105,14 +114,6 @@ def compile_one(path: Path, peer: str) -> int:
     return len(autotuner.compile_results)
 
 
-def requests(paths: list[Path]) -> list[Any]:
-    """blocknb's requests for all configurations of the files, as the backend of torch.compile makes them for a graph."""
-    from blocknb.torch.inductor.compile_ahead import requests_of
-
-    autotuners = [load(path, "blocknb") for path in paths]
-    return requests_of((autotuner, config) for autotuner in autotuners for config in autotuner.configs)
-
-
 def measure(peer: str, workers: int, paths: list[Path]) -> tuple[float, int]:
     """(seconds, configurations) of a cold compile in this process."""
     import torch._inductor.runtime.triton_heuristics  # noqa: F401 (not part of the time)
@@ -123,10 +124,14 @@ def measure(peer: str, workers: int, paths: list[Path]) -> tuple[float, int]:
 
         load_compiler()
         if workers > 1:
+            from blocknb.torch.inductor import compile_ahead, compile_pool
+
             load(paths[0], peer)  # imports the rest, as in each process of the peer
+            pool = compile_pool.start(workers)
+            pool.ready.wait(120)
+            time.sleep(1)  # all processes are forked
             begin = time.perf_counter()
-            wanted = requests(paths)
-            found = parallel_compile.compile_all(wanted)
+            found = compile_ahead.compile_modules((load_module(path), kernel_of(path)) for path in paths)
             for one in found:
                 if isinstance(one, Exception):
                     raise one

@@ -1,0 +1,224 @@
+"""Compiles Inductor's kernels in processes of their own, from the source to the machine code: `CompilePool`, and the pool of this process.
+
+One thread per process writes the jobs and reads the answers. A job is a configuration of a generated file, and its answer is an entry
+of the disk cache with its digest. This process takes an answer only if it has computed the same digest for its own request. A job that
+fails there for any reason is compiled here, which gives the result, or the error with its locations.
+
+`start` begins a pool in the background when the backend is imported. Like Inductor's own pool it has at most
+`torch._inductor.config.compile_threads` processes. It ends when it has been idle for `IDLE_S` seconds.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from blocknb import forks
+from blocknb.codegen import worker
+from blocknb.cpus import cpu_count
+from blocknb.runtime import cache, parallel_compile
+from blocknb.runtime import compile as compiler
+from blocknb.runtime.request import Request
+
+FEWEST, MOST = 3, 16  # processes: two gain nothing over this process and its LLVM worker, and each one has 40 MB of its own
+IDLE_S = 300.0
+POLL = 0.1  # seconds between two looks at interrupts
+CHUNK = 8  # requests that this process compiles between two looks at a pool that is not ready
+_COMMAND = "import sys; sys.path[:] = sys.argv[1].split('\\n'); from blocknb.torch.inductor import compile_server; compile_server.main()"
+#: Libraries with threads of their own; a process that has one thread can be forked safely.
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+class PoolEnded(Exception):
+    """The process that had a job has ended."""
+
+
+class CompilePool:
+    """`count` processes that compile configurations of generated files. Raises OSError if they cannot be started."""
+
+    def __init__(self, count: int):
+        pairs = [socket.socketpair() for _ in range(count)]
+        theirs = [str(pair[1].fileno()) for pair in pairs]
+        arguments = ["\n".join(sys.path), str(IDLE_S), *theirs]
+        try:
+            self._server = subprocess.Popen(
+                [sys.executable, "-c", _COMMAND, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[pair[1].fileno() for pair in pairs],
+                env=os.environ | _ONE_THREAD,
+                start_new_session=True,  # an interrupt at the terminal is for this process
+            )
+        finally:
+            for pair in pairs:
+                pair[1].close()
+        self._sockets = [pair[0] for pair in pairs]
+        self._queue: queue.SimpleQueue[tuple[Future[dict], dict] | None] = queue.SimpleQueue()
+        self._lock, self._serving, self.ready = threading.Lock(), count, threading.Event()
+        for ours in self._sockets:
+            threading.Thread(target=self._serve, args=(ours,), name="blocknb-compile-pool", daemon=True).start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process serves."""
+        return self._serving > 0
+
+    def submit(self, job: dict) -> Future[dict]:
+        """Queues a job of `compile_server`. The future raises PoolEnded if its process ends."""
+        future: Future[dict] = Future()
+        with self._lock:
+            if self.alive:
+                self._queue.put((future, job))
+            else:
+                future.set_exception(PoolEnded())
+        return future
+
+    def _serve(self, ours: socket.socket) -> None:
+        try:
+            worker.read_frame(ours.fileno())  # the process is ready
+            self.ready.set()
+            while (item := self._queue.get()) is not None:
+                future, job = item
+                if future.set_running_or_notify_cancel():
+                    try:
+                        worker.write_all(ours.fileno(), worker.pack(job))
+                        answer = worker.read_frame(ours.fileno())
+                    except (EOFError, OSError, ValueError):
+                        future.set_exception(PoolEnded())
+                        return
+                    future.set_result(answer)
+        except (EOFError, OSError, ValueError):
+            pass
+        finally:
+            self._stop_serving()
+
+    def _stop_serving(self) -> None:
+        with self._lock:
+            self._serving -= 1
+            if self.alive:
+                return
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    if (item := self._queue.get_nowait()) is not None and item[0].set_running_or_notify_cancel():
+                        item[0].set_exception(PoolEnded())
+        self._server.poll()
+
+    def compile(self, jobs: Iterable[tuple[Request, dict]]) -> list[Request]:
+        """Compiles requests, each by its job, and puts them into the memory cache. Returns the requests that failed.
+
+        While no process is ready, this process compiles, too. An interrupt cancels the jobs that have not begun."""
+        given = [(request, self.submit(job)) for request, job in jobs]
+        try:
+            while not self.ready.is_set() and self.alive and (taken := self._taken_back(given)):
+                parallel_compile.compile_all(taken, "compiling the kernels of a graph")
+            return [request for request, future in given if not self._adopted(request, future)]
+        except BaseException:
+            for _, future in given:
+                future.cancel()
+            raise
+
+    @staticmethod
+    def _taken_back(given: Sequence[tuple[Request, Future[dict]]]) -> list[Request]:
+        taken: list[Request] = []
+        for request, future in reversed(given):
+            if len(taken) == CHUNK:
+                break
+            if not future.cancelled() and future.cancel():
+                taken.append(request)
+        return taken
+
+    @staticmethod
+    def _adopted(request: Request, future: Future[dict]) -> bool:
+        """Whether the answer is the compilation of the request, which is then in the memory cache."""
+        if future.cancelled():
+            return True  # this process has compiled it
+        try:
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    answer = future.result(POLL)
+                    break
+        except PoolEnded:
+            return False
+        if answer.pop("digest", None) != request.digest:
+            return False
+        meta = json.loads(answer.pop("meta"))
+        try:
+            found = compiler.read_entry(request, cache.Entry(meta, answer))
+        except (AttributeError, ImportError, LookupError, TypeError, ValueError, RecursionError):
+            return False
+        found.trace.from_cache = False
+        compiler.keep(request, found)
+        return True
+
+    def close(self) -> None:
+        """Ends the processes; jobs in progress fail."""
+        for ours in self._sockets:
+            with contextlib.suppress(OSError):
+                ours.shutdown(socket.SHUT_RDWR)  # ends a read
+            self._queue.put(None)
+
+    def forget(self) -> None:
+        """In the child of a fork: closes the sockets, which belong to the parent."""
+        for ours in self._sockets:
+            ours.close()
+
+
+_pool: CompilePool | None = None
+
+
+def size() -> int:
+    """The processes of a pool here, or 0 for none: Inductor's compile_threads, but no more than CPUs and MOST."""
+    if "torch" not in sys.modules:
+        return 0
+    from torch._inductor import config
+
+    count = min(config.compile_threads or 1, cpu_count(), MOST)
+    return count if count >= FEWEST and sys.executable and hasattr(os, "fork") else 0
+
+
+def start(count: int | None = None) -> CompilePool | None:
+    """The pool of this process, which starts in the background if there is none; None where it would not pay (see `size`)."""
+    global _pool
+    with forks.guard:
+        if _pool is None or not _pool.alive:
+            _pool = None
+            if count := size() if count is None else count:
+                with contextlib.suppress(OSError):
+                    _pool = CompilePool(count)
+        return _pool
+
+
+def running() -> CompilePool | None:
+    """The pool of this process if it serves."""
+    return _pool if _pool is not None and _pool.alive else None
+
+
+def close() -> None:
+    """Ends the pool of this process."""
+    global _pool
+    if _pool is not None:
+        _pool.close()
+    _pool = None
+
+
+def _forget() -> None:
+    global _pool
+    if _pool is not None:
+        _pool.forget()
+    _pool = None
+
+
+atexit.register(close)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
