@@ -65,7 +65,8 @@ class CompilePool:
                 pair[1].close()
         self._sockets = [pair[0] for pair in pairs]
         self._queue: queue.SimpleQueue[tuple[Future[dict], dict] | None] = queue.SimpleQueue()
-        self._lock, self._serving, self.ready = threading.Lock(), count, threading.Event()
+        self._lock, self._serving = threading.Lock(), count
+        self.ready, self._all_ready = threading.Event(), threading.Semaphore(0)
         for ours in self._sockets:
             threading.Thread(target=self._serve, args=(ours,), name="blocknb-compile-pool", daemon=True).start()
 
@@ -73,6 +74,10 @@ class CompilePool:
     def alive(self) -> bool:
         """Whether a process serves."""
         return self._serving > 0
+
+    def wait_for_all(self, seconds: float) -> bool:
+        """Waits until all processes are ready, once. Returns False if one was not ready within `seconds` of another."""
+        return all(self._all_ready.acquire(timeout=seconds) for _ in self._sockets)
 
     def submit(self, job: dict) -> Future[dict]:
         """Queues a job of `compile_server`. The future raises PoolEnded if its process ends."""
@@ -88,6 +93,7 @@ class CompilePool:
         try:
             worker.read_frame(ours.fileno())  # the process is ready
             self.ready.set()
+            self._all_ready.release()
             while (item := self._queue.get()) is not None:
                 future, job = item
                 if future.set_running_or_notify_cancel():
@@ -158,6 +164,7 @@ class CompilePool:
         except (AttributeError, ImportError, LookupError, TypeError, ValueError, RecursionError):
             return False
         found.trace.from_cache = False
+        cache.shared().put(request.digest, meta, answer)
         compiler.keep(request, found)
         return True
 

@@ -8,10 +8,8 @@ select. The pool then sees the end of the socket, and compiles the kernel itself
 from __future__ import annotations
 
 import gc
-import importlib
 import json
 import os
-import pkgutil
 import select
 import sys
 from concurrent.futures import Future
@@ -21,8 +19,6 @@ from blocknb.codegen import llvm, toolchain, worker
 from blocknb.runtime import cache
 from blocknb.runtime import compile as compiler
 from blocknb.target import Target
-
-_COMPILER = ("frontend", "analysis", "layouts", "passes", "codegen.gpu")  # packages that a compilation imports parts of
 
 
 class LocalWorkers(llvm.Workers):
@@ -63,7 +59,6 @@ def compiled(job: dict[str, Any]) -> dict[str, Any]:
     if one.calls:
         return {}
     meta, blobs = compiler.entry_of(request, code, trace)
-    cache.shared().put(request.digest, meta, blobs)
     return {"digest": request.digest, "meta": json.dumps(meta), **blobs}
 
 
@@ -81,14 +76,9 @@ def serve(fd: int, idle: float) -> None:
 
 def prepare() -> None:
     """Imports what a compilation needs, and makes LLVM build its tables."""
-    import blocknb
     from blocknb.torch.inductor import results
 
-    compiler.load()
-    for part in _COMPILER:
-        package = importlib.import_module(f"blocknb.{part}")
-        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            importlib.import_module(found.name)
+    compiler.load_all()
     results.install()
     cache.environment_parts(toolchain.find_ptxas(Target.parse("sm_90a")))
     for job in worker._first_jobs():
