@@ -57,14 +57,13 @@ def graph_file(monkeypatch, function, *args) -> list[tuple[object, str]]:
         torch.compile(function, backend=blocknb.torch.backend)(*args)
     compiler.forget()
     cache.shared().clear()
-    for module, name in found:
-        getattr(module, name).compile_results.clear()
-    return found
+    files = [(module.key, module.__file__, name) for module, name in found]
+    return [(sources.load(key, path, Path(path).read_text()), name) for key, path, name in files]
 
 
 def test_the_pool_compiles_all_kernels_of_a_graph_and_this_process_none(pool, monkeypatch):
     monkeypatch.setattr(Job, "begin", lambda job: pytest.fail(f"this process compiled {job.source.name}"))
-    x, w = torch.linspace(-1, 1, 150).reshape(10, 15), torch.eye(15)
+    x, w = torch.linspace(-1, 1, 174).reshape(6, 29), torch.eye(29)
     torch.testing.assert_close(torch.compile(f, backend=blocknb.torch.backend)(x, w), f(x, w))
 
 
@@ -78,7 +77,7 @@ def test_the_code_of_the_pool_is_that_of_this_process_and_its_stages_are_there(p
     by_us = compile_ahead.compile_modules(modules)
     assert len(by_pool) == len(by_us) > 1
     for one, other in zip(by_pool, by_us, strict=True):
-        assert one.code == other.code
+        assert vars(one.code) == vars(other.code)
         assert dict(one.trace.artifacts) == dict(other.trace.artifacts)
         assert [stage.name for stage in one.trace.stages] == [stage.name for stage in other.trace.stages]
         assert not one.trace.from_cache
