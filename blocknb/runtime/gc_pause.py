@@ -22,13 +22,12 @@ class _Pauses:
         self.lock, self.count, self.enabled = threading.Lock(), 0, False
 
 
-_pauses: _Pauses
+_pauses = _Pauses()
 
 
 def _none() -> _Pauses:
     """No pauses. In the child of a fork, the other threads and their pauses are gone."""
-    before = globals().get("_pauses")
-    if before is not None and before.count and before.enabled:
+    if _pauses.count and _pauses.enabled:
         gc.enable()
     return _Pauses()
 

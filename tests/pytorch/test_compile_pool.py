@@ -96,7 +96,7 @@ def test_an_answer_with_another_digest_is_not_taken(pool, monkeypatch):
     x, w = torch.linspace(-1, 1, 119).reshape(7, 17), torch.eye(17)
     modules = graph_file(monkeypatch, f, x, w)
     inherited, compiled_here = pool.submit, []
-    other = [m for m in modules if m is not modules[0]][0]
+    other = next(m for m in modules if m is not modules[0])
 
     def submit(job):
         wrong = {"path": other[0].__file__, "name": other[1], "key": other[0].key}

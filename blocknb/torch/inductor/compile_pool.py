@@ -21,7 +21,6 @@ import sys
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any
 
 from blocknb import forks
 from blocknb.codegen import worker
@@ -30,7 +29,8 @@ from blocknb.runtime import cache, parallel_compile
 from blocknb.runtime import compile as compiler
 from blocknb.runtime.request import Request
 
-FEWEST, MOST = 3, 16  # processes: two gain nothing over this process and its LLVM worker, and each one has 40 MB of its own
+#: Processes of a pool. Two gain nothing over this process and its LLVM worker.
+FEWEST, MOST = 3, 16
 IDLE_S = 300.0
 POLL = 0.1  # seconds between two looks at interrupts
 CHUNK = 8  # requests that this process compiles between two looks at a pool that is not ready
