@@ -76,4 +76,4 @@ def compile_modules(modules: Iterable[tuple[Any, str]]) -> list[Compiled | Kerne
         pool.compile(jobs())
     else:
         collections.deque(jobs(), 0)
-    return parallel_compile.compile_all(requests, "compiling the kernels of a graph") if len(requests) > 1 else []
+    return parallel_compile.compile_all(requests, compile_pool.LABEL) if len(requests) > 1 else []

@@ -19,11 +19,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent import futures
 from concurrent.futures import Future
 
 from blocknb import forks
 from blocknb.codegen import worker
+from blocknb.codegen.process import ANSWER_S
 from blocknb.cpus import cpu_count
 from blocknb.runtime import cache, parallel_compile
 from blocknb.runtime import compile as compiler
@@ -33,10 +36,16 @@ from blocknb.runtime.request import Request
 FEWEST, MOST = 3, 16
 IDLE_S = 300.0
 POLL = 0.1  # seconds between two looks at interrupts
+LABEL = "compiling the kernels of a graph"
 CHUNK = 8  # requests that this process compiles between two looks at a pool that is not ready
 _COMMAND = "import sys; sys.path[:] = sys.argv[1].split('\\n'); from blocknb.torch.inductor import compile_server; compile_server.main()"
 #: Libraries with threads of their own; a process that has one thread can be forked safely.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+def _shows_nothing(steps: int, label: str) -> contextlib.AbstractContextManager[Callable[[str], None]]:
+    """A progress display that shows nothing."""
+    return contextlib.nullcontext(lambda step: None)
 
 
 class PoolEnded(Exception):
@@ -125,10 +134,18 @@ class CompilePool:
 
         While no process is ready, this process compiles, too. An interrupt cancels the jobs that have not begun."""
         given = [(request, self.submit(job)) for request, job in jobs]
+        if not given:
+            return []
         try:
-            while not self.ready.is_set() and self.alive and (taken := self._taken_back(given)):
-                parallel_compile.compile_all(taken, "compiling the kernels of a graph")
-            return [request for request, future in given if not self._adopted(request, future)]
+            with parallel_compile.shows(len(given), LABEL) as step:
+                while not self.ready.is_set() and self.alive and (taken := self._taken_back(given)):
+                    parallel_compile.compile_all(taken, LABEL, _shows_nothing)
+                left = []
+                for i, (request, future) in enumerate(given, 1):
+                    step(f"{i} of {len(given)}")
+                    if not self._adopted(request, future):
+                        left.append(request)
+                return left
         except BaseException:
             for _, future in given:
                 future.cancel()
@@ -149,13 +166,13 @@ class CompilePool:
         """Whether the answer is the compilation of the request, which is then in the memory cache."""
         if future.cancelled():
             return True  # this process has compiled it
-        try:
-            while True:
-                with contextlib.suppress(TimeoutError):
-                    answer = future.result(POLL)
-                    break
-        except PoolEnded:
+        end = time.monotonic() + ANSWER_S
+        while not futures.wait([future], POLL).done:  # an interrupt arrives between two waits
+            if time.monotonic() > end:
+                return False
+        if future.exception() is not None:
             return False
+        answer = future.result()
         if answer.pop("digest", None) != request.digest:
             return False
         meta = json.loads(answer.pop("meta"))
