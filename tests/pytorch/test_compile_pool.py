@@ -84,6 +84,18 @@ def test_the_code_of_the_pool_is_that_of_this_process_and_its_stages_are_there(p
         assert "llvm emit" in one.trace.milliseconds
 
 
+def test_kernels_begin_while_inductor_generates_the_rest_of_the_graph(pool, monkeypatch):
+    begun, waiting = [], []
+    begin, ahead = pool.begin, compile_ahead.compile_ahead
+    monkeypatch.setattr(pool, "begin", lambda request, job: (begun.append(request.key), begin(request, job))[1])
+    monkeypatch.setattr(compile_ahead, "compile_ahead", lambda text: (waiting.extend(begun), ahead(text)))
+    x, w = torch.linspace(-1, 1, 186).reshape(6, 31), torch.eye(31)
+    torch.testing.assert_close(torch.compile(f, backend=blocknb.torch.backend)(x, w), f(x, w))
+    assert len(waiting) > 1
+    assert set(begun) == set(waiting)  # the same requests are asked for again, and compiled once
+    assert not pool._begun
+
+
 def test_results_of_the_pool_are_in_the_disk_cache(pool, monkeypatch):
     x, w = torch.linspace(-1, 1, 91).reshape(7, 13), torch.eye(13)
     modules = graph_file(monkeypatch, f, x, w)

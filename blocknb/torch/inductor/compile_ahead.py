@@ -62,18 +62,32 @@ def compile_modules(modules: Iterable[tuple[Any, str]]) -> list[Compiled | Kerne
     The pool compiles those that no cache holds, as soon as their file is loaded, and this process the rest. Returns the Compiled of each
     configuration, or its error."""
     requests: list[Request] = []
+    jobs = _jobs(modules, requests)
+    if (pool := compile_pool.running()) is not None:
+        pool.compile(jobs)
+    else:
+        collections.deque(jobs, 0)
+    return parallel_compile.compile_all(requests, compile_pool.LABEL) if len(requests) > 1 else []
 
-    def jobs() -> Iterator[tuple[Request, dict[str, Any]]]:
-        for module, name in modules:
-            autotuner = getattr(module, name)
-            for index, config in enumerate(() if autotuner.compile_results else autotuner.configs or ()):
-                for request in requests_of([(autotuner, config)]):
-                    requests.append(request)
-                    if not request.unknown and compiler.find(request) is None:
-                        yield request, {"key": module.key, "path": module.__file__, "name": name, "index": index}
+
+def _jobs(modules: Iterable[tuple[Any, str]], requests: list[Request]) -> Iterator[tuple[Request, dict[str, Any]]]:
+    """(request, job of the pool) of the configurations that no cache holds. All requests are appended to `requests`."""
+    for module, name in modules:
+        autotuner = getattr(module, name)
+        for index, config in enumerate(() if autotuner.compile_results else autotuner.configs or ()):
+            for request in requests_of([(autotuner, config)]):
+                requests.append(request)
+                if not request.unknown and compiler.find(request) is None:
+                    yield request, {"key": module.key, "path": module.__file__, "name": name, "index": index}
+
+
+def begin(definition: str) -> None:
+    """Gives the pool the kernels of a definition, `name = async_compile.triton(...)`, while Inductor generates the rest of the graph.
+
+    An error appears when the file of the graph runs."""
+    from torch._inductor.codecache import PyCodeCache
 
     if (pool := compile_pool.running()) is not None:
-        pool.compile(jobs())
-    else:
-        collections.deque(jobs(), 0)
-    return parallel_compile.compile_all(requests, compile_pool.LABEL) if len(requests) > 1 else []
+        with contextlib.suppress(Exception):
+            for request, job in _jobs(((PyCodeCache.load(t), name) for name, t in generated_kernels(definition)), []):
+                pool.begin(request, job)

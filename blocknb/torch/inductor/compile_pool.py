@@ -11,6 +11,7 @@ fails there for any reason is compiled here, which gives the result, or the erro
 from __future__ import annotations
 
 import atexit
+import collections
 import contextlib
 import json
 import os
@@ -37,6 +38,7 @@ FEWEST, MOST = 3, 16
 IDLE_S = 300.0
 POLL = 0.1  # seconds between two looks at interrupts
 LABEL = "compiling the kernels of a graph"
+BEGUN = 512  # answers that wait for their graph; that of a graph that is given up comes never
 CHUNK = 8  # requests that this process compiles between two looks at a pool that is not ready
 _COMMAND = "import sys; sys.path[:] = sys.argv[1].split('\\n'); from blocknb.torch.inductor import compile_server; compile_server.main()"
 #: Libraries with threads of their own; a process that has one thread can be forked safely.
@@ -75,6 +77,7 @@ class CompilePool:
         self._sockets = [pair[0] for pair in pairs]
         self._queue: queue.SimpleQueue[tuple[Future[dict], dict] | None] = queue.SimpleQueue()
         self._lock, self._serving = threading.Lock(), count
+        self._begun: collections.OrderedDict[tuple[str, str], Future[dict]] = collections.OrderedDict()
         self.ready, self._all_ready = threading.Event(), threading.Semaphore(0)
         for ours in self._sockets:
             threading.Thread(target=self._serve, args=(ours,), name="blocknb-compile-pool", daemon=True).start()
@@ -96,6 +99,18 @@ class CompilePool:
                 self._queue.put((future, job))
             else:
                 future.set_exception(PoolEnded())
+        return future
+
+    def begin(self, request: Request, job: dict) -> Future[dict]:
+        """The future of a request's job, which is queued unless it has been since the last `compile` with the request."""
+        with self._lock:
+            future = self._begun.get(request.key)
+        if future is None:
+            future = self.submit(job)
+            with self._lock:
+                self._begun[request.key] = future
+                while len(self._begun) > BEGUN:
+                    self._begun.popitem(last=False)
         return future
 
     def _serve(self, ours: socket.socket) -> None:
@@ -133,7 +148,7 @@ class CompilePool:
         """Compiles requests, each by its job, and puts them into the memory cache. Returns the requests that failed.
 
         While no process is ready, this process compiles, too. An interrupt cancels the jobs that have not begun."""
-        given = [(request, self.submit(job)) for request, job in jobs]
+        given = [(request, self.begin(request, job)) for request, job in jobs]
         if not given:
             return []
         try:
@@ -150,6 +165,10 @@ class CompilePool:
             for _, future in given:
                 future.cancel()
             raise
+        finally:
+            with self._lock:
+                for request, _ in given:
+                    self._begun.pop(request.key, None)
 
     @staticmethod
     def _taken_back(given: Sequence[tuple[Request, Future[dict]]]) -> list[Request]:
