@@ -110,11 +110,15 @@ def import_for(peer: str, path: Path) -> None:
     load(path, peer)
 
 
-def compile_one(path: Path, peer: str) -> int:
-    """Compiles all configurations of a file, and returns their number."""
-    autotuner = load(path, peer)
+def compiled(autotuner: Any) -> int:
+    """Compiles all configurations of a kernel, and returns their number."""
     autotuner.precompile(warm_cache_only=True)
     return len(autotuner.compile_results)
+
+
+def compile_one(path: Path, peer: str) -> int:
+    """Compiles all configurations of a file, and returns their number."""
+    return compiled(load(path, peer))
 
 
 def phases(milliseconds: Iterable[dict[str, float]]) -> dict[str, float]:
@@ -171,10 +175,9 @@ def measure(peer: str, workers: int, paths: list[Path]) -> tuple[float, int, dic
             begin = time.perf_counter()
             count = sum(pool.map(compile_one, paths, ["triton"] * len(paths)))
             return time.perf_counter() - begin, count, {}
-    for path in paths:
-        load(path, peer)
+    autotuners = [load(path, peer) for path in paths]
     begin = time.perf_counter()
-    count = sum(compile_one(path, peer) for path in paths)
+    count = sum(map(compiled, autotuners))
     seconds = time.perf_counter() - begin
     return seconds, count, phases(one.trace.milliseconds for one in compiler.newest()) if peer == "blocknb" else {}
 
