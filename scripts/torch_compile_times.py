@@ -1,6 +1,6 @@
 """Cold compile times of the CUDA kernels of a GPT-2 training step: blocknb against the installed Triton. Needs torch, and no GPU.
 
-`python scripts/torch_compile_times.py [--layers 2] [--workers 16] [--rounds 3]` lets Inductor generate the kernels once (124 M parameters
+`python scripts/torch_compile_times.py [--layers 2] [--workers 1 16] [--rounds 3]` lets Inductor generate the kernels once (124 M parameters
 with 12 layers, bf16, fake tensors), and compiles all configurations for sm_90a with empty caches. Every measurement is a new process, in
 turns; its time leaves out imports. One thread compiles one kernel after another, and loads the generated files before. With workers,
 blocknb uses the pool of its backend, and Triton a pool of processes, which Inductor starts before it needs them; both have started before
@@ -53,7 +53,7 @@ def model(layers: int) -> Any:
             self.blocks, self.norm = nn.Sequential(*(Block() for _ in range(layers))), nn.LayerNorm(WIDTH)
 
         def forward(self, x: Any) -> Any:
-            h = F.dropout(self.tokens(x) + self.places(torch.arange(x.shape[1])), 0.1)
+            h = F.dropout(self.tokens(x) + self.places(torch.arange(x.shape[1], device=x.device)), 0.1)
             logits = self.norm(self.blocks(h))[:, :-1] @ self.tokens.weight.t()
             return F.cross_entropy(logits.flatten(0, 1).float(), x[:, 1:].flatten())
 
@@ -185,18 +185,18 @@ def measure(peer: str, workers: int, paths: list[Path]) -> tuple[float, int, dic
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--workers", type=int, default=16)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.peer:
-        print(json.dumps(measure(given.peer, given.workers, sorted(Path(given.folder).iterdir()))))
+        print(json.dumps(measure(given.peer, given.workers[0], sorted(Path(given.folder).iterdir()))))
         return
     peers = ["blocknb", *(["triton"] if find_spec("triton") else [])]
     with tempfile.TemporaryDirectory() as folder:
         print(f"GPT-2 step, {given.layers} layers: {generate(given.layers, folder)} different kernels")
-        for workers in dict.fromkeys((1, given.workers)):
+        for workers in given.workers:
             times: dict[str, list[float]] = {peer: [] for peer in peers}
             counts, parts = {}, {}
             for _ in range(given.rounds):
