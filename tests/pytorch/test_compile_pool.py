@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -150,6 +151,26 @@ def test_a_pool_that_ends_leaves_the_work_to_this_process(monkeypatch):
     monkeypatch.setattr(compile_pool, "running", lambda: ended)
     assert not any(isinstance(one, KernelError) for one in compile_ahead.compile_modules(modules))
     ended.close()
+
+
+def test_a_server_that_cannot_start_is_not_started_again(monkeypatch):
+    monkeypatch.setattr(compile_pool, "_pool", None)
+    monkeypatch.setattr(compile_pool, "_COMMAND", "raise ImportError")
+    failed = compile_pool.start(1)
+    failed._server.wait(60)
+    for _ in range(600):
+        if not failed.alive:
+            break
+        time.sleep(0.1)
+    assert compile_pool.running() is None
+    monkeypatch.setattr(compile_pool, "CompilePool", lambda count: pytest.fail("the server was started again"))
+    assert compile_pool.start(1) is None
+
+
+def test_a_suspended_pool_gets_no_kernels(pool):
+    with compile_pool.suspended():
+        assert compile_pool.running() is None
+    assert compile_pool.running() is pool
 
 
 def test_a_fork_does_not_have_the_pool(pool):

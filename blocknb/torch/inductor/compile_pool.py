@@ -21,9 +21,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import Future
+from contextvars import ContextVar
 
 from blocknb import forks
 from blocknb.codegen import worker
@@ -142,7 +143,8 @@ class CompilePool:
                 while True:
                     if (item := self._queue.get_nowait()) is not None and item[0].set_running_or_notify_cancel():
                         item[0].set_exception(PoolEnded())
-        self._server.poll()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._server.wait(10)  # it ends with the last of its processes
 
     def compile(self, jobs: Iterable[tuple[Request, dict]]) -> list[Request]:
         """Compiles requests, each by its job, and puts them into the memory cache. Returns the requests that failed.
@@ -218,6 +220,7 @@ class CompilePool:
 
 
 _pool: CompilePool | None = None
+_suspended: ContextVar[bool] = ContextVar("_suspended", default=False)
 
 
 def size() -> int:
@@ -234,17 +237,27 @@ def start(count: int | None = None) -> CompilePool | None:
     """The pool of this process, which starts in the background if there is none; None where it would not pay (see `size`)."""
     global _pool
     with forks.guard:
-        if _pool is None or not _pool.alive:
+        if _pool is None or (not _pool.alive and _pool.ready.is_set()):  # one that was never ready would fail again
             _pool = None
             if count := size() if count is None else count:
                 with contextlib.suppress(OSError):
                     _pool = CompilePool(count)
-        return _pool
+        return running()
 
 
 def running() -> CompilePool | None:
-    """The pool of this process if it serves."""
-    return _pool if _pool is not None and _pool.alive else None
+    """The pool of this process if it serves and is not suspended."""
+    return _pool if _pool is not None and _pool.alive and not _suspended.get() else None
+
+
+@contextlib.contextmanager
+def suspended() -> Iterator[None]:
+    """The pool gets no kernels of the graphs that are compiled here, for callers who compile them in another way."""
+    token = _suspended.set(True)
+    try:
+        yield
+    finally:
+        _suspended.reset(token)
 
 
 def close() -> None:
