@@ -1,9 +1,10 @@
 """Cold compile times of the CUDA kernels of a GPT-2 training step: blocknb against the installed Triton. Needs torch, and no GPU.
 
-`python scripts/torch_compile_times.py [--layers 2] [--workers 16] [--rounds 3]` lets Inductor generate the kernels once (124 M parameters
+`python scripts/torch_compile_times.py [--layers 2] [--workers 1 16] [--rounds 3]` lets Inductor generate the kernels once (124 M parameters
 with 12 layers, bf16, fake tensors), and compiles all configurations for sm_90a with empty caches. Every measurement is a new process, in
 turns; its time leaves out imports. One thread compiles one kernel after another, and loads the generated files before. With workers,
-blocknb uses its own pool, and Triton a pool of processes, which Inductor starts before it needs them; the loading is part of the time.
+blocknb uses the pool of its backend, and Triton a pool of processes, which Inductor starts before it needs them; both have started before
+the time begins, and the loading is part of it. blocknb's configurations have times by phase.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+NAMES = {"parse": "front end", "codegen": "code generation", "ptxas": "ptxas", "worker": "transfer"}
 WIDTH, HEADS, VOCABULARY, CONTEXT, BATCH = 768, 12, 50257, 1024, 8
 
 
@@ -50,7 +53,7 @@ def model(layers: int) -> Any:
             self.blocks, self.norm = nn.Sequential(*(Block() for _ in range(layers))), nn.LayerNorm(WIDTH)
 
         def forward(self, x: Any) -> Any:
-            h = F.dropout(self.tokens(x) + self.places(torch.arange(x.shape[1])), 0.1)
+            h = F.dropout(self.tokens(x) + self.places(torch.arange(x.shape[1], device=x.device)), 0.1)
             logits = self.norm(self.blocks(h))[:, :-1] @ self.tokens.weight.t()
             return F.cross_entropy(logits.flatten(0, 1).float(), x[:, 1:].flatten())
 
@@ -76,14 +79,23 @@ def generate(layers: int, folder: str) -> int:
     return len(found.kernels)
 
 
+def kernel_of(path: Path) -> str:
+    return path.name.split(".")[1]
+
+
+def load_module(path: Path) -> Any:
+    """A generated file as a module of blocknb."""
+    from blocknb.torch.inductor import results, sources
+
+    results.install()
+    return sources.load(path.stem, str(path), path.read_text())
+
+
 def load(path: Path, peer: str) -> Any:
     """Inductor's autotuner of a generated file, with the kernel for blocknb or for Triton."""
-    name, text = path.name.split(".")[1], path.read_text()
+    name, text = kernel_of(path), path.read_text()
     if peer == "blocknb":
-        from blocknb.torch.inductor import results, sources
-
-        results.install()
-        return getattr(sources.load(path.stem, str(path), text), name)
+        return getattr(load_module(path), name)
     from torch._inductor.codecache import PyCodeCache
     from torch._inductor.runtime import triton_helpers
 
@@ -98,70 +110,95 @@ def import_for(peer: str, path: Path) -> None:
     load(path, peer)
 
 
-def compile_one(path: Path, peer: str) -> int:
-    """Compiles all configurations of a file, and returns their number."""
-    autotuner = load(path, peer)
+def compiled(autotuner: Any) -> int:
+    """Compiles all configurations of a kernel, and returns their number."""
     autotuner.precompile(warm_cache_only=True)
     return len(autotuner.compile_results)
 
 
-def requests(paths: list[Path]) -> list[Any]:
-    """blocknb's requests for all configurations of the files, as the backend of torch.compile makes them for a graph."""
-    from blocknb.torch.inductor.compile_ahead import requests_of
-
-    autotuners = [load(path, "blocknb") for path in paths]
-    return requests_of((autotuner, config) for autotuner in autotuners for config in autotuner.configs)
+def compile_one(path: Path, peer: str) -> int:
+    """Compiles all configurations of a file, and returns their number."""
+    return compiled(load(path, peer))
 
 
-def measure(peer: str, workers: int, paths: list[Path]) -> tuple[float, int]:
-    """(seconds, configurations) of a cold compile in this process."""
+def phases(milliseconds: Iterable[dict[str, float]]) -> dict[str, float]:
+    """Seconds by phase, summed over the times of the configurations, which may overlap with several workers."""
+    sums: dict[str, float] = {}
+    for times in milliseconds:
+        for stage, value in times.items():
+            named = stage.startswith("llvm ") or stage in ("parse", "codegen", "ptxas", "worker")
+            phase = NAMES.get(stage, "LLVM") if named else "passes"
+            sums[phase] = sums.get(phase, 0.0) + value / 1e3
+    return sums
+
+
+def measure_pool(workers: int, paths: list[Path]) -> tuple[float, int, dict[str, float]]:
+    """(seconds, configurations, seconds by phase) of a cold compile on the pool of torch.compile."""
+    from blocknb.torch.inductor import compile_ahead, compile_pool
+
+    load(paths[0], "blocknb")  # imports the rest, as in each process of the peer
+    pool = compile_pool.start(workers)
+    pool.wait_for_all(180)
+    loading = 0.0
+
+    def loaded() -> Iterator[tuple[Any, str]]:
+        nonlocal loading
+        for path in paths:
+            begin = time.perf_counter()
+            module = load_module(path)
+            loading += time.perf_counter() - begin
+            yield module, kernel_of(path)
+
+    begin = time.perf_counter()
+    found = compile_ahead.compile_modules(loaded())
+    seconds = time.perf_counter() - begin
+    for one in found:
+        if isinstance(one, Exception):
+            raise one
+    times = phases(one.trace.milliseconds for one in found)
+    return seconds, len(found), {"loading of files, in this process": loading, **times}
+
+
+def measure(peer: str, workers: int, paths: list[Path]) -> tuple[float, int, dict[str, float]]:
+    """(seconds, configurations, seconds by phase) of a cold compile in this process. The phases of Triton are not known."""
     import torch._inductor.runtime.triton_heuristics  # noqa: F401 (not part of the time)
 
     if peer == "blocknb":
-        from blocknb.runtime import parallel_compile
-        from blocknb.runtime.compile import load as load_compiler
+        from blocknb.runtime import compile as compiler
 
-        load_compiler()
+        compiler.load_all()
         if workers > 1:
-            load(paths[0], peer)  # imports the rest, as in each process of the peer
-            begin = time.perf_counter()
-            wanted = requests(paths)
-            found = parallel_compile.compile_all(wanted)
-            for one in found:
-                if isinstance(one, Exception):
-                    raise one
-            return time.perf_counter() - begin, len(found)
+            return measure_pool(workers, paths)
     elif workers > 1:
         with ProcessPoolExecutor(workers) as pool:
             list(pool.map(import_for, ["triton"] * workers, paths[:1] * workers))  # once in each process
             begin = time.perf_counter()
             count = sum(pool.map(compile_one, paths, ["triton"] * len(paths)))
-            return time.perf_counter() - begin, count
-    for path in paths:
-        load(path, peer)
+            return time.perf_counter() - begin, count, {}
+    autotuners = [load(path, peer) for path in paths]
     begin = time.perf_counter()
-    count = sum(compile_one(path, peer) for path in paths)
-    return time.perf_counter() - begin, count
+    count = sum(map(compiled, autotuners))
+    seconds = time.perf_counter() - begin
+    return seconds, count, phases(one.trace.milliseconds for one in compiler.newest()) if peer == "blocknb" else {}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--workers", type=int, default=16)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.peer:
-        seconds, count = measure(given.peer, given.workers, sorted(Path(given.folder).iterdir()))
-        print(json.dumps([seconds, count]))
+        print(json.dumps(measure(given.peer, given.workers[0], sorted(Path(given.folder).iterdir()))))
         return
     peers = ["blocknb", *(["triton"] if find_spec("triton") else [])]
     with tempfile.TemporaryDirectory() as folder:
         print(f"GPT-2 step, {given.layers} layers: {generate(given.layers, folder)} different kernels")
-        for workers in dict.fromkeys((1, given.workers)):
+        for workers in given.workers:
             times: dict[str, list[float]] = {peer: [] for peer in peers}
-            counts = {}
+            counts, parts = {}, {}
             for _ in range(given.rounds):
                 for peer in peers:
                     with tempfile.TemporaryDirectory() as cache:
@@ -179,7 +216,7 @@ def main() -> None:
                         answer = subprocess.run(
                             command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **caches}
                         )
-                    seconds, counts[peer] = json.loads(answer.stdout.splitlines()[-1])
+                    seconds, counts[peer], parts[peer] = json.loads(answer.stdout.splitlines()[-1])
                     times[peer].append(seconds)
             for peer in peers:
                 median = statistics.median(times[peer])
@@ -187,6 +224,9 @@ def main() -> None:
                     f", {median / statistics.median(times['blocknb']):.2f} times blocknb's" if peer == "triton" else ""
                 )
                 print(f"{workers} workers, {peer}: {counts[peer]} configurations in {median:.2f} s{ratio}")
+                if parts[peer]:
+                    shown = ", ".join(f"{name} {value:.2f}" for name, value in parts[peer].items())
+                    print(f"    sums of the last round, in s: {shown}")
 
 
 if __name__ == "__main__":

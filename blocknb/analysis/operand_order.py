@@ -26,4 +26,6 @@ def operands_first(
             return []
         return [x for x in asked(op) if x not in known]
 
-    return list(postorder(() if value in known else (value,), made_of))
+    if value in known:
+        return []
+    return list(postorder((value,), made_of)) if made_of(value) else [value]

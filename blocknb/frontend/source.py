@@ -215,6 +215,22 @@ class Source:
         return tuple(sorted(path for path in self._names[1] if path[0] not in self.local_names))
 
     @cached_property
+    def _modulos_and_calls(self) -> tuple[Any, ...]:
+        """The `a % b`, the `a %= b` and the calls of names."""
+        found: list[ast.AST] = []
+        todo: list[Any] = [self.node]
+        while todo:  # as in `_names`
+            node = todo.pop()
+            if type(node) is list:
+                todo.extend(node)
+            elif isinstance(node, ast.AST):
+                modulo = type(node) in (ast.BinOp, ast.AugAssign) and isinstance(node.op, ast.Mod)  # type: ignore[attr-defined]
+                if modulo or (type(node) is ast.Call and isinstance(node.func, ast.Name)):
+                    found.append(node)
+                todo.extend(map(node.__dict__.get, node._fields))
+        return tuple(found)
+
+    @cached_property
     def moduli(self) -> frozenset[str]:
         """The parameters that are the right operand of a `%`, here or in a kernel to which this one passes them."""
         return frozenset(self._moduli(frozenset()))
@@ -223,12 +239,12 @@ class Source:
         if self in callers:
             return
         own = {p.name for p in self.parameters}
-        for node in ast.walk(self.node):
-            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+        for node in self._modulos_and_calls:
+            if isinstance(node, ast.BinOp):
                 yield from own.intersection(_named(node.right))
-            elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mod):
+            elif isinstance(node, ast.AugAssign):
                 yield from own.intersection(_named(node.value))
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            else:
                 try:
                     called = source_of(self.lookup(node.func.id))
                 except KeyError:

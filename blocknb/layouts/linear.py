@@ -35,7 +35,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import takewhile
 from math import prod
 from typing import Any
@@ -43,6 +43,21 @@ from typing import Any
 import numpy as np
 
 from blocknb.layouts import gf2
+
+
+@lru_cache(4096)  # the passes make the same few hundred layouts again and again
+def _problem(shape: tuple[int, ...], reg: tuple[int, ...], lane: tuple[int, ...], warp: tuple[int, ...]) -> str:
+    """Why these are no layout; "" if they are one."""
+    if any(extent < 1 or extent & (extent - 1) for extent in shape):
+        return "a tile's extents are powers of two"
+    span, size = gf2.Span(reg), prod(shape)
+    if span.kernel:
+        return "a thread would hold an element twice"
+    for basis in (*lane, *warp):
+        span.add(basis)
+    if not all(0 <= basis < size for basis in (*reg, *lane, *warp)):
+        return f"a bit contributes an index outside the tile of {size} elements"
+    return "" if span.rank == size.bit_length() - 1 else "some elements have no place"
 
 
 @dataclass(frozen=True)
@@ -64,17 +79,8 @@ class Layout:
         set_field(self, "reg", tuple(basis for basis in self.reg if basis))
         set_field(self, "lane", tuple(self.lane))
         set_field(self, "warp", tuple(self.warp))
-        if any(extent < 1 or extent & (extent - 1) for extent in self.shape):
-            raise ValueError(f"a tile's extents are powers of two, not {self.shape}")
-        span = gf2.Span(self.reg)
-        if span.kernel:
-            raise ValueError(f"a thread would hold an element twice: {self}")
-        for basis in (*self.lane, *self.warp):
-            span.add(basis)
-        if not all(0 <= basis < self.size for _, _, basis in self.bits()):
-            raise ValueError(f"a bit contributes an index outside the tile of {self.size} elements: {self}")
-        if span.rank != self.index_bits:
-            raise ValueError(f"some elements have no place: {self}")
+        if problem := _problem(self.shape, self.reg, self.lane, self.warp):
+            raise ValueError(f"{problem}: {self}")
 
     # -- sizes and indices
 

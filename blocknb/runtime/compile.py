@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import importlib
+import pkgutil
 import sys
 import threading
 import time
@@ -221,6 +222,15 @@ def load() -> ModuleType:
         llvm.shared().start()  # the worker loads LLVM while this process imports the compiler
         from blocknb.runtime import job
     return job
+
+
+def load_all() -> None:
+    """Imports every module of the compiler. Without it, the first kernel with a feature imports the feature's modules."""
+    load()
+    for part in ("frontend", "analysis", "layouts", "passes", "codegen.gpu"):
+        package = forks.imported(f"blocknb.{part}")
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            forks.imported(found.name)
 
 
 _prepared = False

@@ -32,7 +32,7 @@ from blocknb.frontend.parse import ArgType, Argument, Constant, TupleArgument, p
 from blocknb.ir.core import Func, Value
 from blocknb.ir.shadow import plan_of
 from blocknb.language.types import Descriptor, Tile
-from blocknb.runtime import failures
+from blocknb.runtime import failures, gc_pause
 from blocknb.runtime.binding import definition, similar
 from blocknb.runtime.compile_progress import CompileProgress
 from blocknb.runtime.dependent_launch import waits_first
@@ -97,7 +97,7 @@ class Job:
 
     def begin(self) -> None:
         """Generates the LLVM text in this process and passes it to a worker."""
-        with self._locating_errors():
+        with self._locating_errors(), gc_pause.paused():
             self.func = self.front()
             self.progress.begin_stage("code generation")
             self.code, self.text = self.generate(self.func)

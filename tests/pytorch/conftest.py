@@ -12,6 +12,7 @@ import pytest
 
 # Inductor times the configurations of a kernel for an eighth of a second each. Which one wins does not matter here.
 os.environ["TORCHINDUCTOR_DEFAULT_AUTOTUNE_WARMUP"] = os.environ["TORCHINDUCTOR_DEFAULT_AUTOTUNE_REP"] = "1"  # ms
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of processes in each process of the tests
 MISSING = importlib.util.find_spec("torch") is None
 collect_ignore_glob = ["test_*.py"] if MISSING else []
 if not MISSING:

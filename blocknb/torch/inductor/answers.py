@@ -25,8 +25,7 @@ from torch._inductor.virtualized import V
 
 from blocknb.compat.host import triton_key
 from blocknb.compat.names import VERSION
-from blocknb.torch.inductor import autotuning, fragments, fusion_graph, origins, results, sources
-from blocknb.torch.inductor.compile_ahead import compile_ahead
+from blocknb.torch.inductor import autotuning, compile_ahead, fragments, fusion_graph, origins, results, sources
 from blocknb.torch.inductor.graphs import run_file
 
 _reload = codecache._reload_python_module
@@ -61,7 +60,10 @@ class MarkedScheduling(TritonScheduling):
 
     def define_kernel(self, src_code: str, node_schedule: Any, kernel: Any) -> str:
         """Defines a kernel and writes a comment with its origins at the top of the graph; the first kernel's has the graph, too."""
+        known = len(V.graph.wrapper_code.lines)
         name = super().define_kernel(src_code, node_schedule, kernel)
+        for line in V.graph.wrapper_code.lines[known:]:
+            compile_ahead.begin(getattr(line, "kernel_body", ""))
         scheduler, header = V.graph.scheduler, V.graph.wrapper_code.header
         if not hasattr(V.graph, "_blocknb_described"):
             V.graph._blocknb_described = True
@@ -98,7 +100,7 @@ def reload_module(key: str, path: str, *args: Any, **kwargs: Any) -> Any:
     if sources.MARK not in text:
         return _reload(key, path, *args, **kwargs)
     if fusion_graph.COMMENT in text:
-        compile_ahead(text)
+        compile_ahead.compile_ahead(text)
     return run_file(key, path, text)
 
 

@@ -7,7 +7,7 @@ import warnings
 from typing import Any
 
 from blocknb.errors import LaunchError
-from blocknb.torch.inductor import versions
+from blocknb.torch.inductor import compile_pool, versions
 
 #: Options of Inductor that need what blocknb does not have yet, with the values that do not.
 REFUSED: dict[str, tuple[Any, ...]] = {
@@ -37,6 +37,9 @@ def _ready() -> None:
     results.install()
 
 
+compile_pool.start()  # torch.compile imports this module before Dynamo traces the function
+
+
 def _settings(mode: str | None, options: dict[str, Any] | None) -> tuple[dict[str, Any], bool]:
     """(the options of Inductor, whether a failed graph runs eager). Raises LaunchError for options that blocknb cannot honour."""
     from torch._inductor import list_mode_options
@@ -59,6 +62,7 @@ def backend(graph: Any, inputs: Any, mode: str | None = None, options: dict[str,
     torch, LaunchError for options that cannot work, and the compiler's KernelError with the user's line and the fused operators.
     """
     _ready()
+    compile_pool.start()  # the pool ends if it is idle for long
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
     from blocknb.torch.inductor import answers, graphs

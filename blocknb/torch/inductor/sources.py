@@ -17,6 +17,7 @@ import types
 from typing import Any
 
 from blocknb.compat import rewrite
+from blocknb.compat.rewrite import ImportTransformer
 
 #: Stands in each generated file that blocknb compiles.
 MARK = "# blocknb compiles the kernels of this file"
@@ -42,7 +43,7 @@ def _place(module: str) -> str:
     return f"{OURS}.{below}" if below != module and below in PRIVATE else module
 
 
-class _PrivateImports(ast.NodeTransformer):
+class _PrivateImports(ImportTransformer):
     """Makes imports of modules in PRIVATE imports of the private copies. `package` resolves relative imports."""
 
     def __init__(self, package: str):
@@ -63,7 +64,8 @@ class _PrivateImports(ast.NodeTransformer):
         for alias in node.names:
             ours, _, name = _place(f"{module}.{alias.name}").rpartition(".")
             place = _place(module) if ours == module else ours
-            made.append(ast.copy_location(ast.ImportFrom(place, [ast.alias(name, alias.asname)], 0), node))
+            renamed = ast.copy_location(ast.alias(name, alias.asname), alias)
+            made.append(ast.copy_location(ast.ImportFrom(place, [renamed], 0), node))
         return made
 
 
@@ -101,7 +103,7 @@ class _Copies(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def compiled(text: str, path: str, package: str = "") -> types.CodeType:
     """The code of a file of Inductor, with imports of blocknb. `package` is that of the file, for its relative imports."""
     tree = _PrivateImports(package).visit(ast.parse(text, path))
-    return compile(ast.fix_missing_locations(rewrite(tree)), path, "exec", dont_inherit=True)
+    return compile(rewrite(tree), path, "exec", dont_inherit=True)
 
 
 @functools.cache
