@@ -9,10 +9,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from launches_for_gpus import captured
 
 from blocknb.kernels import divergences, embedding, group_norm, masked_attention, mixture
 from blocknb.runtime.kernel import Launch
-from blocknb.runtime.launch_context import captured
 
 pytestmark = pytest.mark.full
 DTYPES = {"bf16": ml_dtypes.bfloat16, "fp32": np.float32}

@@ -13,10 +13,11 @@ import pytest
 import seeds
 from kernels.attention import exact, exact_gradients
 from kernels.decoding import exact_decoding
+from launches_for_gpus import captured
 
 from blocknb.kernels import attention, attention_backward, heads
+from blocknb.runtime import launch_context
 from blocknb.runtime.kernel import Launch
-from blocknb.runtime.launch_context import captured
 
 gradients_module = importlib.import_module("blocknb.kernels.attention_gradients")
 attention_module = importlib.import_module("blocknb.kernels.attention")
@@ -214,7 +215,7 @@ def test_mismatched_arrays_are_refused() -> None:
 
 def launches(
     width: int, causal: bool, dtype: Any, arch: int, monkeypatch: pytest.MonkeyPatch, deterministic: bool = False,
-    precision: str = "tf32",
+    precision: str = "tf32", capture: Any = captured,
 ) -> list[Launch]:  # fmt: skip
     """The forward and backward launches for a GPU of that capability."""
     monkeypatch.setattr(importlib.import_module("blocknb.kernels.heads"), "on_host", lambda array: False)
@@ -222,7 +223,7 @@ def launches(
     q, k, v = inputs(1, 2, 2, 300, 300, width, dtype)
     found: list[Launch] = []
     logsumexp = np.zeros((1, 2, 300), np.float32)
-    with captured(found.append):
+    with capture(found.append):
         attention(q, k, v, logsumexp=logsumexp, causal=causal, input_precision=precision)
         attention_backward(
             q, k, v, q, logsumexp, q, causal=causal, deterministic=deterministic, input_precision=precision
@@ -286,7 +287,10 @@ def test_ieee_products_use_no_tensor_cores_and_cause_no_spills(
 
 
 def test_16_bit_launches_are_the_same_for_both_precisions(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other = (launches(64, True, np.float16, 90, monkeypatch, precision=x) for x in ("tf32", "ieee"))
+    one, other = (
+        launches(64, True, np.float16, 90, monkeypatch, precision=x, capture=launch_context.captured)
+        for x in ("tf32", "ieee")
+    )
     assert [x.compiled is y.compiled for x, y in zip(one, other, strict=True)] == [True] * len(one)
 
 

@@ -8,10 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from kernels.decoding import DecodingCase, exact_decoding
+from launches_for_gpus import captured
 
 from blocknb.kernels import attention_decoding, decoding
 from blocknb.kernels.strides import Device
-from blocknb.runtime.launch_context import captured
 
 DTYPES = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp32": np.float32}
 TOLERANCE = {"fp16": 3e-3, "bf16": 2e-2, "fp32": 2e-5}

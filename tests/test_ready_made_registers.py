@@ -9,10 +9,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from launches_for_gpus import captured
 
 from blocknb import kernels as ready
 from blocknb.runtime.kernel import Launch
-from blocknb.runtime.launch_context import captured
 
 MODULES = ("rows", "cross_entropy", "norm_gradients")
 DTYPES = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}

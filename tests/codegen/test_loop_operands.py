@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from launches_for_gpus import captured
 
 from blocknb.codegen import llvm, sass, toolchain
 from blocknb.kernels import attention_backward, heads
-from blocknb.runtime.launch_context import captured
 from blocknb.target import Target
 
 HOPPER = Target.parse("sm_90a")

@@ -10,12 +10,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from launches_for_gpus import captured
 
 from blocknb import kernels as ready
 from blocknb.kernels.shapes import choose, plan
 from blocknb.kernels.strides import Device
 from blocknb.runtime.kernel import Launch
-from blocknb.runtime.launch_context import captured
 
 DEVICES = {
     "sm_90a": Device(132, 90, 227 << 10), "sm_80": Device(108, 80, 163 << 10), "sm_75": Device(40, 75, 64 << 10),
