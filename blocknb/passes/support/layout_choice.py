@@ -491,17 +491,10 @@ class LayoutChoice:
         scattered = self.anchored(op.args[0]) and self.facts.contiguity(op.args[0], 0) == 1
         return scattered or 1 < wanted.contiguous_registers(0) <= self.equal_addresses(op)
 
-<<<<<<< HEAD
     def prefers_two_loads(self, op: Op, wanted: Layout, width: int, own: int) -> bool:
         """Whether twice as many loads cost less than a conversion to the layout `wanted`. `width` and `own` are the elements per load in
-        `wanted` and in the load's own layout. Loads in loops keep their layout, because the copy to shared memory converts it."""
-        if op not in self.once or wanted in self.products:
-=======
-    def halves(self, op: Op, wanted: Layout, width: int, own: int) -> bool:
-        """Whether two loads of half the width replace one. They cost less than a conversion. In a loop with products the copies to shared
-        memory convert."""
+        `wanted` and in the load's own layout. In a loop with products the copies to shared memory convert."""
         if op not in self.into_registers or wanted in self.products:
->>>>>>> h-za
             return False
         return width * op.args[0].type.dtype.element.bytes >= HALF_ACCESS and 2 * width >= own
 
