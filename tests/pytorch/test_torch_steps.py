@@ -130,13 +130,9 @@ def test_what_is_missing_is_told_in_one_line(monkeypatch):
     with pytest.raises(ValueError, match="needs a GPU that torch can use; --device cpu"):
         run.ready("gpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(run.importlib.metadata, "version", lambda name: raised())
+    monkeypatch.setattr(run, "version_of", lambda name: "")
     with pytest.raises(ValueError, match="needs Triton for the comparison"):
         run.ready("")
-
-
-def raised():
-    raise run.importlib.metadata.PackageNotFoundError
 
 
 def test_a_run_on_the_cpu_checks_every_step_and_keeps_its_rows(monkeypatch, tmp_path, capsys):

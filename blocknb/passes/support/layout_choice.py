@@ -12,12 +12,18 @@ from blocknb.analysis import affine
 from blocknb.analysis.liveness import is_cheap
 from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, uses
 from blocknb.ir.traversal import forward_slice, reachable
-from blocknb.language import types as t
 from blocknb.language.ops import ACCESSES, ATOMICS, LOOPS, OPS
 from blocknb.layouts import tables
 from blocknb.layouts.linear import Layout
 from blocknb.passes.distributed.epilogue_subtiling import by_warp, products
-from blocknb.passes.support.layout_facts import exchanges, outside_of_products
+from blocknb.passes.support.layout_facts import (
+    FEW,
+    carried_together,
+    exchanges,
+    is_line_of_indices,
+    is_short_store,
+    outside_of_products,
+)
 from blocknb.passes.support.layout_groups import LayoutGroups
 from blocknb.passes.support.tile_views import MOVING, POINTWISE, VIEWS, moved_layout, operand_layout
 from blocknb.passes.tile.select_mma import operand_layouts
@@ -25,25 +31,10 @@ from blocknb.passes.tile.select_mma import operand_layouts
 ITERATIONS = 16  # the assumed number of iterations of a loop
 SMALL = 1024  # elements: up to this size a load with replicas is preferred to a conversion
 SCALES = 256  # elements of a line by which a product with operands in registers is multiplied
-FEW = 64  # elements of a short line
 PRODUCT = 1e12  # the least weight per element of a product's proposal
 COPIES = 2  # of a tile's elements that its threads may hold: a tile that is joined with another one is repeated twice
 SECTOR = 32  # the smallest memory transaction in bytes
 HALF_ACCESS = 8  # bytes: half of the widest access of a thread
-
-
-def carried_together(op: Op) -> Iterator[tuple[Value, ...]]:
-    """The groups of values that a loop or branch carries at one index."""
-    match op.name:
-        case "for":
-            body = op.blocks[0]
-            yield from zip(op.args[3:], body.args[1:], body.terminator.args, op.results, strict=True)
-        case "while":
-            before, after = op.blocks
-            ends = before.terminator.args[1:], after.terminator.args
-            yield from zip(op.args, before.args, ends[0], after.args, ends[1], op.results, strict=True)
-        case "if":
-            yield from zip(op.results, *(block.terminator.args for block in op.blocks), strict=True)
 
 
 class LayoutChoice:
@@ -124,7 +115,7 @@ class LayoutChoice:
                     self.tie_all((op.result, *op.args[:2]))
                 # The result of a load or the value of a store; and addresses and masks that are carried or loaded.
                 for value in (*op.results, *op.args):
-                    if self.anchored(value) and not self.is_short_store(op):
+                    if self.anchored(value) and not is_short_store(op):
                         self.groups.propose(value, self.weight(op, iterations), self.access_layout(op))
             case "reduce":
                 self.tie_all(op.args)
@@ -449,7 +440,7 @@ class LayoutChoice:
             return None
         own, value = self.access_layout(op), op.result if op.name == "load" else op.args[1]
         wanted = self.layout_of(value) if self.anchored(value) else own
-        if op.name == "store" and self.anchored(op.args[0]) and not self.is_short_store(op):
+        if op.name == "store" and self.anchored(op.args[0]) and not is_short_store(op):
             return self.layout_of(op.args[0])
         if op.name in ATOMICS:
             # Atomics access single elements in any layout, so they take the values' layout, but each element only once.
@@ -468,7 +459,7 @@ class LayoutChoice:
         fast = next((axis for axis in range(len(own.shape)) if first & own.dim_mask(axis)), len(own.shape) - 1)
         width = [min(vec, x.contiguous_registers(fast)) for x in (wanted, own)]
         reach = [x.consecutive(fast, w) * bytes for x, w in zip((wanted, own), width, strict=True)]
-        if wanted.is_replicated and self.is_line_of_indices(op):
+        if wanted.is_replicated and is_line_of_indices(op, self.num_warps):
             return True
         if wanted in self.fragments | self.widened:  # a thread's accesses fill its sectors together
             reach[0] = max(reach[0], wanted.contiguous_registers(fast) * bytes)
@@ -484,7 +475,7 @@ class LayoutChoice:
     def costs_alike(self, op: Op, wanted: Layout) -> bool:
         """Whether an access costs no more than in its own layout: a short store, a load whose neighbouring elements in a thread have one
         address, so that it is issued once for them, or one from loaded addresses, which no order of the lanes makes consecutive."""
-        if self.is_short_store(op):
+        if is_short_store(op):
             return True
         if op.name != "load" or len(op.args[0].type.shape) != 1 or wanted.is_replicated:
             return False
@@ -497,17 +488,6 @@ class LayoutChoice:
         if op not in self.into_registers or wanted in self.products:
             return False
         return width * op.args[0].type.dtype.element.bytes >= HALF_ACCESS and 2 * width >= own
-
-    def is_line_of_indices(self, op: Op) -> bool:
-        """Whether an op loads one integer per thread at most along one axis, such as the indices of a gather. The L1 cache serves all
-        replicas of such a load at once. A conversion would pass through shared memory, and keep the gather from being pipelined."""
-        if op.name != "load" or len(op.result.type.shape) != 1:
-            return False
-        return op.result.type.dtype in (t.int32, t.int64) and op.result.type.size <= 32 * self.num_warps
-
-    def is_short_store(self, op: Op) -> bool:
-        """Whether an op stores a line of few elements, such as one number per row. A conversion would cost more than the store."""
-        return op.name == "store" and len(op.args[0].type.shape) == 1 and op.args[0].type.size <= FEW
 
     def dot_layouts(self, op: Op) -> tuple[Layout, Layout, Layout]:
         if "instr" in op.attrs:

@@ -1,12 +1,29 @@
-"""Facts from which `layout_choice` chooses: which loads bring tiles to registers, and how many shuffles a reduction takes in a layout."""
+"""Facts from which `layout_choice` chooses: kinds of accesses, the values that a loop carries together, and the shuffles of a reduction."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from blocknb.ir.core import Block, Op, walk
+from blocknb.ir.core import Block, Op, Value, walk
+from blocknb.language import types as t
 from blocknb.language.ops import LOOPS
 from blocknb.layouts.linear import Layout
+
+FEW = 64  # elements of a short line
+
+
+def carried_together(op: Op) -> Iterator[tuple[Value, ...]]:
+    """The groups of values that a loop or branch carries at one index."""
+    match op.name:
+        case "for":
+            body = op.blocks[0]
+            yield from zip(op.args[3:], body.args[1:], body.terminator.args, op.results, strict=True)
+        case "while":
+            before, after = op.blocks
+            ends = before.terminator.args[1:], after.terminator.args
+            yield from zip(op.args, before.args, ends[0], after.args, ends[1], op.results, strict=True)
+        case "if":
+            yield from zip(op.results, *(block.terminator.args for block in op.blocks), strict=True)
 
 
 def outside_of_products(block: Block) -> Iterator[Op]:
@@ -17,6 +34,19 @@ def outside_of_products(block: Block) -> Iterator[Op]:
         multiplies = op.name in LOOPS and any(x.name == "dot" for inner in op.blocks for x in walk(inner))
         for inner in op.blocks if not multiplies else ():
             yield from outside_of_products(inner)
+
+
+def is_line_of_indices(op: Op, num_warps: int) -> bool:
+    """Whether an op loads one integer per thread at most along one axis, such as the indices of a gather. The L1 cache serves all replicas
+    of such a load at once. A conversion would pass through shared memory, and keep the gather from being pipelined."""
+    if op.name != "load" or len(op.result.type.shape) != 1:
+        return False
+    return op.result.type.dtype in (t.int32, t.int64) and op.result.type.size <= 32 * num_warps
+
+
+def is_short_store(op: Op) -> bool:
+    """Whether an op stores a line of few elements, such as one number per row. A conversion would cost more than the store."""
+    return op.name == "store" and len(op.args[0].type.shape) == 1 and op.args[0].type.size <= FEW
 
 
 def exchanges(layout: Layout, axis: int) -> int:
