@@ -126,8 +126,10 @@ def test_every_kind_of_rows_gets_the_same_gradient(extra: int, monkeypatch: pyte
     target = classes(96, 300)
     target[5] = -100
     assert x.device.type == torch.device(DEVICE).type
-    found = torch.autograd.grad(nn.linear_cross_entropy(x, weight, target, bias), (x, weight, bias))
-    assert max(errors(x, weight, bias, target, found)) < 0.02
+    given = x, weight, bias
+    found = errors(*given, target, torch.autograd.grad(nn.linear_cross_entropy(x, weight, target, bias), given))
+    eager = errors(*given, target, torch.autograd.grad(F.cross_entropy(F.linear(*given), target), given))
+    assert all(ours <= 1.5 * torchs for ours, torchs in zip(found, eager, strict=True)), (found, eager)
 
 
 def test_a_second_backward_pass_computes_the_logits_again() -> None:
