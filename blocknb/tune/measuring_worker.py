@@ -97,6 +97,7 @@ class WorkerSearch:
             self.tuner.__name__,
             final=final,
             finalists=final,
+            warmups=1,  # the last task has warmed the device up
             seen=lambda: (math.inf if final else self.bound, self.stopped),
         )
         with _measuring:

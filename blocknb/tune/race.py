@@ -88,6 +88,8 @@ class Race:
     final: bool = True
     #: Whether all entrants are in the final from the first round on.
     finalists: bool = False
+    #: Rounds that warm the device up, at most.
+    warmups: int = WARMUPS
     #: What the rest of a cluster knows: (the least median in milliseconds, whether to stop).
     seen: Callable[[], tuple[float, bool]] = lambda: (math.inf, False)
     #: The races on a cluster, by kind of device.
@@ -149,7 +151,7 @@ class Race:
                 named,
                 gpu=gpu is not None,
                 rounds=max(ROUNDS - whole, 1),
-                warmup=WARMUPS,
+                warmup=self.warmups,
                 # No `seconds`: the judge looks at the clock.
                 warmup_seconds=warmup * len(named) / 1e3,
                 clock=lambda entrant: float(entrant.timed(device)),  # type: ignore[attr-defined]

@@ -22,7 +22,7 @@ from blocknb.passes.support.layout_facts import (
     exchanges,
     is_line_of_indices,
     is_short_store,
-    outside_of_products,
+    outside_of_loops,
 )
 from blocknb.passes.support.layout_groups import LayoutGroups
 from blocknb.passes.support.tile_views import MOVING, POINTWISE, VIEWS, moved_layout, operand_layout
@@ -54,7 +54,7 @@ class LayoutChoice:
         self.carried_groups: dict[Value, tuple[Value, ...]] = {}  # the values that a `for` carries at the same index
         self.fragments: set[Layout] = set()  # of operands that are loaded into registers
         self.widened: set[Layout] = set()  # of rows that loops reduce
-        self.into_registers = set(outside_of_products(func.body))
+        self.once, self.into_registers = (set(outside_of_loops(func.body, products)) for products in (False, True))
         self.classify(func.body)
         self.tie(func.body, 1.0)
         if found := self.recurrences():
@@ -484,8 +484,9 @@ class LayoutChoice:
 
     def prefers_two_loads(self, op: Op, wanted: Layout, width: int, own: int) -> bool:
         """Whether twice as many loads cost less than a conversion to the layout `wanted`. `width` and `own` are the elements per load in
-        `wanted` and in the load's own layout. In a loop with products the copies to shared memory convert."""
-        if op not in self.into_registers or wanted in self.products:
+        `wanted` and in the load's own layout. In a loop with products the copies to shared memory convert. In another loop one wide load
+        and a conversion were faster, except for the rows that the loop reduces."""
+        if op not in (self.into_registers if wanted in self.widened else self.once) or wanted in self.products:
             return False
         return width * op.args[0].type.dtype.element.bytes >= HALF_ACCESS and 2 * width >= own
 

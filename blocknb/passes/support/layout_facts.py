@@ -26,14 +26,16 @@ def carried_together(op: Op) -> Iterator[tuple[Value, ...]]:
             yield from zip(op.results, *(block.terminator.args for block in op.blocks), strict=True)
 
 
-def outside_of_products(block: Block) -> Iterator[Op]:
-    """The loads that no loop with products contains: they bring tiles to registers, and no asynchronous copy replaces them."""
+def outside_of_loops(block: Block, with_products: bool) -> Iterator[Op]:
+    """The loads that no loop contains, or with `with_products` no loop that multiplies, whose loads asynchronous copies may replace."""
     for op in block.ops:
         if op.name == "load":
             yield op
-        multiplies = op.name in LOOPS and any(x.name == "dot" for inner in op.blocks for x in walk(inner))
-        for inner in op.blocks if not multiplies else ():
-            yield from outside_of_products(inner)
+        loops = op.name in LOOPS
+        if loops and with_products:
+            loops = any(x.name == "dot" for inner in op.blocks for x in walk(inner))
+        for inner in op.blocks if not loops else ():
+            yield from outside_of_loops(inner, with_products)
 
 
 def is_line_of_indices(op: Op, num_warps: int) -> bool:
