@@ -54,7 +54,9 @@ class LayoutChoice:
         self.carried_groups: dict[Value, tuple[Value, ...]] = {}  # the values that a `for` carries at the same index
         self.fragments: set[Layout] = set()  # of operands that are loaded into registers
         self.widened: set[Layout] = set()  # of rows that loops reduce
-        self.once, self.into_registers = (set(outside_of_loops(func.body, products)) for products in (False, True))
+        self.outside = {
+            products: set(outside_of_loops(func.body, products)) for products in (False, True)
+        }  # of such loops
         self.classify(func.body)
         self.tie(func.body, 1.0)
         if found := self.recurrences():
@@ -486,7 +488,7 @@ class LayoutChoice:
         """Whether twice as many loads cost less than a conversion to the layout `wanted`. `width` and `own` are the elements per load in
         `wanted` and in the load's own layout. In a loop with products the copies to shared memory convert. In another loop one wide load
         and a conversion were faster, except for the rows that the loop reduces."""
-        if op not in (self.into_registers if wanted in self.widened else self.once) or wanted in self.products:
+        if op not in self.outside[wanted in self.widened] or wanted in self.products:
             return False
         return width * op.args[0].type.dtype.element.bytes >= HALF_ACCESS and 2 * width >= own
 
