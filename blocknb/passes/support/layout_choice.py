@@ -54,9 +54,7 @@ class LayoutChoice:
         self.carried_groups: dict[Value, tuple[Value, ...]] = {}  # the values that a `for` carries at the same index
         self.fragments: set[Layout] = set()  # of operands that are loaded into registers
         self.widened: set[Layout] = set()  # of rows that loops reduce
-        self.outside = {
-            products: set(outside_of_loops(func.body, products)) for products in (False, True)
-        }  # of such loops
+        self.outside = [set(outside_of_loops(func.body, with_products)) for with_products in (False, True)]
         self.classify(func.body)
         self.tie(func.body, 1.0)
         if found := self.recurrences():
