@@ -80,6 +80,17 @@ def flat(dtype: Any, more: int = 0) -> Iterator[Named | None]:
             )
 
 
+def saturating_casts() -> Iterator[Named | None]:
+    """Casts to fp8 of clamped numbers. The translator has no fp8: tests/passes/test_simplify.py compares the values."""
+    for nan in ({}, {"nan": True}):
+
+        def emit(b: Builder, x: list[Value]) -> Value:
+            above = b.value("max", x[0], b.const(-448.0, t.float32), **nan)
+            return b.value("cast", b.value("min", above, b.const(448.0, t.float32), **nan), dtype=t.float8e4nv)
+
+        yield stored(f"cast fp8 clamp {nan}", [t.float32], emit)
+
+
 def nested(dtype: Any, more: int = 0) -> Iterator[Named | None]:
     """Each op with a constant on the result of each op with a constant: (x a c) b d, and unary ops on both sides."""
     some = constants(dtype, more)

@@ -97,6 +97,7 @@ def test_every_rule_replaces_an_op_in_some_term():
         terms.all_terms((t.int1, t.int8)),
         filter(None, terms.casts(t.int8, t.int16)),
         filter(None, terms.flat(t.float16)),
+        filter(None, terms.saturating_casts()),
         terms.everything_else(),
     )
     with fired() as lines:

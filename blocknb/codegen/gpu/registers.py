@@ -242,7 +242,8 @@ class Registers:
             if key not in text.memo:
                 text.memo[key] = text.emit(f"bitcast i{bits * len(registers)} {name} to {vector}")
             piece = text.emit(f"extractelement {vector} {text.memo[key]}, i32 {registers.index(index)}")
-            if bits == 16 and len(registers) == 2:
+            # LLVM would find a mask or shift of the words before they were fetched again, and keep its result.
+            if bits == 16 and len(registers) == 2 and value not in self.refetched:
                 text.halves[piece] = name, registers.index(index)
             return text.emit(f"trunc i8 {piece} to i1") if dtype == t.int1 else piece
         if dtype == t.int1:
