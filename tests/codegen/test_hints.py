@@ -322,14 +322,27 @@ def many_registers(x, out, BLOCK: bl.constexpr):
     bl.store(out + i, bl.sum(bl.sort(v * i[:, None].to(bl.float32)), 1))
 
 
-def test_maxnreg_limits_the_registers() -> None:
+@pytest.mark.parametrize(("warps", "most"), [(1, 40), (4, 24), (4, 32), (8, 40)])
+def test_maxnreg_limits_the_registers(warps: int, most: int) -> None:
     found = [
         many_registers.compile(
-            x="*fp32:16", out="*fp32:16", BLOCK=128, num_warps=4, maxnreg=most, target="sm_90a"
+            x="*fp32:16", out="*fp32:16", BLOCK=128, num_warps=warps, maxnreg=limit, target="sm_90a"
         ).trace.resources.registers
-        for most in (None, 32)
+        for limit in (None, most)
     ]
-    assert found[1] <= 32 < found[0]
+    assert found[1] <= most < found[0]
+
+
+@pytest.mark.parametrize("policy", ["evict_first", "evict_last"])
+def test_gpus_before_sm_80_have_no_policy_of_the_l2_cache(policy: str) -> None:
+    made = hinted_copy.compile(x="*fp32:16", out="*fp32:16", POLICY=policy, target="sm_75")
+    assert ".L2::cache_hint" not in made.asm["ptx"] and f".L1::{policy}" in made.asm["ptx"]
+
+
+@blocknb.kernel
+def hinted_copy(x, out, POLICY: bl.constexpr):
+    i = bl.arange(0, 128)
+    bl.store(out + i, bl.load(x + i, eviction_policy=POLICY))
 
 
 def test_maxnreg_must_be_a_number_of_registers() -> None:

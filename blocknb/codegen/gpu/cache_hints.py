@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from blocknb.ir.core import Op
+from blocknb.target import Target
 
 POLICIES = {"evict_first": 0x12F0000000000000, "evict_last": 0x14F0000000000000}
 
@@ -20,16 +21,16 @@ class CacheHint(NamedTuple):
     policy: int
 
     @classmethod
-    def of(cls, op: Op) -> CacheHint:
-        """The hint that an op asks for. An op with a cache operator, an order or `volatile` has none."""
+    def of(cls, op: Op, target: Target) -> CacheHint:
+        """The hint that an op asks for. An op with a cache operator, an order or `volatile` has none, and GPUs before sm_80 take none."""
         attrs = op.attrs
-        if attrs.get("volatile") or attrs.get("sem") or attrs.get("cache"):
+        if target.capability < 80 or attrs.get("volatile") or attrs.get("sem") or attrs.get("cache"):
             return cls(0)
         return cls(POLICIES.get(attrs.get("evict") or "", 0))
 
     @property
     def suffix(self) -> str:
-        """What follows the name of the instruction."""
+        """The modifier after the name of the instruction."""
         return ".L2::cache_hint" if self.policy else ""
 
     @property

@@ -71,7 +71,9 @@ class GlobalMemory(OpLowering):
             if len(op.args) > 2:
                 other = op.args[2]
                 defaults = [self.registers.word(other, piece if other.type.shape else (0,)) for piece in pieces]
-            got = predicated_load(self.text, op, address, width, "" if predicate == "true" else predicate, defaults)
+            keep = CacheHint.of(op, self.target)
+            guard = "" if predicate == "true" else predicate
+            got = predicated_load(self.text, op, address, width, guard, defaults, keep)
         return dict(zip(pieces, got, strict=True))
 
     @lowers("store")
@@ -92,7 +94,7 @@ class GlobalMemory(OpLowering):
                 made.append((address, words, predicate, bits * len(pieces[0])))
             for address, words, predicate, width in made:
                 if predicate or op.attrs.get("cache") or op.attrs.get("evict"):
-                    predicated_store(text, op, address, words, width, predicate)
+                    predicated_store(text, op, address, words, width, predicate, CacheHint.of(op, self.target))
                 else:
                     text.store_words(text.advanced(*address, 1), 1, words, width)
 
@@ -127,7 +129,13 @@ def form(bits: int, count: int) -> str:
 
 
 def predicated_load(
-    text: TextWriter, op: Op, address: tuple[str, int], bits: int, predicate: str, defaults: Sequence[str]
+    text: TextWriter,
+    op: Op,
+    address: tuple[str, int],
+    bits: int,
+    predicate: str,
+    defaults: Sequence[str],
+    keep: CacheHint,
 ) -> list[str]:
     """Writes a load that returns the defaults, and reads no memory, if the predicate is off."""
     (name, distance), n, register = address, len(defaults), register_type(bits)
@@ -136,7 +144,6 @@ def predicated_load(
     guard = f"@${n + 1} " if predicate else ""
     order = ".acquire.sys" if op.attrs.get("sem") else ".volatile" if op.attrs.get("volatile") else ""
     where = f"[${n}+{distance}]" if distance else f"[${n}]"
-    keep = CacheHint.of(op)
     last = keep.last(n + 1 + (1 + n) * bool(predicate))
     ptx = f"{guard}ld{order}.global{modifiers(op)}{keep.suffix}{form(bits, n)} {target}, {where}{last};"
     constraints, operands = [f"={LETTER[bits]}"] * n + ["l"], [f"ptr addrspace(1) {name}"]
@@ -152,7 +159,13 @@ def predicated_load(
 
 
 def predicated_store(
-    text: TextWriter, op: Op, address: tuple[str, int], words: Sequence[str], bits: int, predicate: str
+    text: TextWriter,
+    op: Op,
+    address: tuple[str, int],
+    words: Sequence[str],
+    bits: int,
+    predicate: str,
+    keep: CacheHint,
 ) -> None:
     """Writes a store that does nothing if the predicate is off."""
     (name, distance), n = address, len(words)
@@ -161,7 +174,6 @@ def predicated_store(
     ins = ", ".join(f"${i + 1}" for i in range(n))
     source = f"{{{ins}}}" if n > 1 else ins
     where = f"[$0+{distance}]" if distance else "[$0]"
-    keep = CacheHint.of(op)
     ptx = f"st.global{modifiers(op)}{keep.suffix}{form(bits, n)} {where}, {source}{keep.last(n + 1)};"
     operands = [f"ptr addrspace(1) {name}", *(f"{register_type(bits)} {w}" for w in words), *keep.operands]
     # Without the clobber LLVM's back end moves an earlier load down past it, into the branch that uses the loaded value.

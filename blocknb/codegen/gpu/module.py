@@ -114,24 +114,14 @@ def prelude(threads: Threads, text: TextWriter) -> list[str]:
     ]
 
 
-REGISTERS, GRANULE = 1 << 16, 8  # of a multiprocessor; per thread, in which the hardware grants them
-
-
-def limited(func: Func, threads: int) -> int:
-    """How many CTAs an SM holds if each thread has at most `maxnreg` registers; 0 without this option. ptxas then takes no more."""
-    most = func.attrs.get("maxnreg")
-    if not most:
-        return 0
-    granted = -(-min(most, MOST_REGISTERS) // GRANULE) * GRANULE
-    return max(1, REGISTERS // (granted * threads))
-
-
 def footer(func: Func, threads: int, programs: int) -> list[str]:
     """The attributes of the kernel and of the calls in it."""
     # By default ptxas spills values for a later iteration, to make room for one more program on an SM.
     ahead = any(op.attrs.get("scheduling_barrier") for op in func.ops())
-    resident = warp_specialization.resident(func, threads) or limited(func, threads * programs) or int(ahead)
-    least = f' "nvvm.minctasm"="{resident}"' if resident else ""
+    resident, most = warp_specialization.resident(func, threads) or int(ahead), func.attrs.get("maxnreg")
+    least = f' "nvvm.minctasm"="{resident}"' if resident and not most else ""
+    if most:  # ptxas takes one of both limits
+        least = f' "nvvm.maxnreg"="{min(most, MOST_REGISTERS)}"'
     if cluster := func.attrs.get("cluster"):
         least += f' "nvvm.cluster_dim"="{cluster},1,1"'
     size = f'"nvvm.reqntid"="{threads}"' if programs == 1 else f'"nvvm.maxntid"="{threads},{programs}"'

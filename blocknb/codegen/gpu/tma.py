@@ -96,7 +96,7 @@ class TensorCopies(OpLowering):
         if op.attrs.get("multicast"):
             start = self.own_half(found, own, start)
             found, form, tail = found[: len(found) // 2], f"{form}.multicast::cluster", f", {ALL}"
-        keep = CacheHint.of(op)
+        keep = CacheHint.of(op, self.target)
         form, tail = form + keep.suffix, tail + keep.last(3 + len(own))
         for moved, distance in found:
             names = self.coordinates(own, moved)
