@@ -10,8 +10,6 @@ import numpy as np
 
 from blocknb.runtime import cuda
 
-WIDE = 512  # bytes of a row from which the driver copies a matrix, instead of an elementwise kernel of CuPy
-PITCH = 2**31  # bytes between rows that the driver's copy does not take ("CUDA Runtime API", cudaDeviceProp.memPitch)
 _PINNED = 1  # cudaMemoryTypeHost, "Runtime API", Unified Addressing
 
 
@@ -71,14 +69,7 @@ class CupyDevice:
 
     def place(self, part: Any, array: Any, region: tuple[slice, ...], stream: Any) -> None:
         with self.active(stream):
-            target = array[region]
-            width = part.shape[-1] * part.itemsize
-            if part.ndim != 2 or width < WIDE or target.strides[0] >= PITCH:
-                target[...] = part
-                return
-            runtime, rows = self.cupy.cuda.runtime, part.shape[0]
-            to, start = (target.data.ptr, target.strides[0]), (part.data.ptr, part.strides[0])
-            runtime.memcpy2DAsync(*to, *start, width, rows, runtime.memcpyDeviceToDevice, stream.ptr)
+            array[region] = part
 
     def copy_out(self, array: Any, host: np.ndarray, stream: Any) -> None:
         if host.nbytes:
