@@ -221,9 +221,13 @@ def test_the_bands_are_the_frame(edges: str | float) -> None:
     for index in np.ndindex(*array.numblocks):
         pieces = HaloPieces("halo", array, index, depths, dict.fromkeys(range(3), edges))
         spec = pieces.spec()
-        found = {key: array.blocks[key[1:]].compute() for key in pieces.keys if key not in pieces.slicing}
+        found = {
+            key: array.blocks[key[1:]].compute(scheduler="synchronous")
+            for key in pieces.keys
+            if key not in pieces.slicing
+        }
         for key, (_, source, part) in pieces.slicing.items():
-            found[key] = array.blocks[source[1:]].compute()[part]
+            found[key] = array.blocks[source[1:]].compute(scheduler="synchronous")[part]
         block = spec.block([found[key] for key in pieces.keys])
         expected, again = (np.full(block.shape, np.nan) for _ in range(2))
         block.assembled(expected)

@@ -19,6 +19,7 @@ import blocknb.language as tl
 from blocknb import Config
 from blocknb.errors import OutOfResources, StaticAssertionFailed
 from blocknb.profile.timing import LEAST_ROUNDS
+from blocknb.runtime import cuda as driver_api
 from blocknb.runtime import job
 from blocknb.tune import Autotuner, race
 from blocknb.tune.race import FINAL, FINALISTS, LEAST, ROUNDS, Entrant, Race, hopeless
@@ -178,6 +179,7 @@ def test_on_a_gpu_the_clock_uses_the_device_and_the_stream_of_the_launches(monke
         get_current_stream=lambda: SimpleNamespace(ptr=1234),
     )
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(driver_api, "_cupy", lambda: sys.modules["cupy"])  # an earlier test may have found none
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     track, found, asked = Track({1: 1.0, 2: 1.2}, monkeypatch), Race("k"), []
 
