@@ -13,8 +13,8 @@ that fail or are skipped without any fault are left out. The exit status is 1 if
 
 The code changes, and the faults follow it. A fault is sought by its line, without the comment, first in its own module. If that has lost
 the line, and one other module has it, the fault has moved there. Otherwise it is gone: `reach` and `run` name it, do not try it, and count
-it apart. `follow` writes the new module of each fault that moved. For one that is gone it draws another of the same folder by chance, so
-that the choice is nobody's, into the same part.
+it apart. `follow` writes the new module of each fault that moved. For one that is gone it draws another of the same folder at random, so
+that nobody chooses it, into the same part.
 
 Source of the technique: DeMillo, Lipton, Sayward, "Hints on Test Data Selection" (IEEE Computer 1978).
 """

@@ -163,7 +163,7 @@ class Streamer:
     def _device_bytes(self, blocks: Sequence[HostBlock], spare: int) -> int:
         """The bytes of the device that blocks take while they are copied: also those of pieces that the device assembles.
 
-        `spare` are the bytes of the result, in which one chunk can land. `_copied_in` allocates so many bytes."""
+        `spare` are the bytes of the result, in which one chunk can land. The sum is what `_copied_in` allocates."""
         found = 0
         for block in blocks:
             found += block.nbytes

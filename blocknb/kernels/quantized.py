@@ -215,7 +215,7 @@ def int4_kernel(
 
 
 def choose_quantized(m: int, n: int, k: int, on: Device, bits: int = 8) -> QuantizedTile:
-    """The tile for a product of m rows by n columns of weights of so many bits."""
+    """The tile for a product of m rows by n columns of weights, by the bits of a weight."""
     depth, rows = 128, next((rows for rows in (8, 16, 32) if m <= rows), ROWS)
     if on.capability == 0:
         return QuantizedTile(max(16, rows), 64, depth, 0, 1, 4, 1)

@@ -199,3 +199,19 @@ def test_imports_are_rewritten_wherever_they_stand():
     exec(sources.compiled(text, "file.py"), names)
     assert names["tl"].__name__ == "blocknb.language"
     assert names["f"]().__name__ == "blocknb.compat.triton"
+
+
+def test_a_pool_whose_processes_were_idle_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_pool, "_pool", None)
+    monkeypatch.setattr(compile_pool, "IDLE_S", 0.2)
+    idle = compile_pool.start(1)
+    assert idle is not None and idle.wait_for_all(START_S)
+    idle._server.wait(START_S)
+    assert not idle.alive and compile_pool.running() is None
+    with pytest.raises(compile_pool.PoolEnded):
+        idle.submit({}).result(10)
+    try:
+        again = compile_pool.start(1)
+        assert again is not None and again is not idle and again.alive
+    finally:
+        compile_pool.close()

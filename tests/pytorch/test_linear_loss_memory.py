@@ -11,7 +11,7 @@ pytest.importorskip("torch.library", reason="torch is not installed; `make test-
 
 import torch
 import torch.utils.checkpoint
-from test_nn_layers import classes, random
+from test_nn_layers import _poisoned, classes, random  # noqa: F401 (every test here has poisoned memory)
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch_device import DEVICE

@@ -43,7 +43,7 @@ from blocknb.trace import Notes
 
 SHAPES = named("shape")
 ENOUGH_CTAS = 4  # per SM: with fewer, an SM without one of them idles longer than early copies save
-FEW_WARPS = 4  # two CTAs of so many warps always find enough registers on an SM
+FEW_WARPS = 4  # an SM always has enough registers for two CTAs of this size
 STAGING = ("alloc", "local_store", "local_load", "fence")  # ops that bring a tile through shared memory
 
 

@@ -85,8 +85,8 @@ class CompilePool:
 
     @property
     def alive(self) -> bool:
-        """Whether a process serves."""
-        return self._serving > 0
+        """Whether a process serves. A thread that waits for a job does not see that its process was idle and has ended."""
+        return self._serving > 0 and self._server.poll() is None
 
     def wait_for_all(self, seconds: float) -> bool:
         """Waits until all processes are ready, once. Returns False if one was not ready within `seconds` of another."""
@@ -238,7 +238,7 @@ def start(count: int | None = None) -> CompilePool | None:
     global _pool
     with forks.guard:
         if _pool is None or (not _pool.alive and _pool.ready.is_set()):  # one that was never ready would fail again
-            _pool = None
+            close()  # ends the threads of one whose processes were idle
             if count := size() if count is None else count:
                 with contextlib.suppress(OSError):
                     _pool = CompilePool(count)

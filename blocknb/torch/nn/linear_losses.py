@@ -105,6 +105,7 @@ class _KeptLogits(torch.autograd.Function):
         expected = None if dx is None else ctx.expected
         if dweight is None or not needs_weight:
             dweight, kept = weight.new_empty(weight.shape) if needs_weight else None, 0
+            dx, expected = None, None  # without kept logits, all rows are computed again
         if dx is None and needs_x:
             dx = x.new_empty(x.shape)
         dbias = bias.new_empty(bias.shape) if needs_bias and bias is not None else None
