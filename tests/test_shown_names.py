@@ -10,7 +10,6 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -30,16 +29,12 @@ def script(name: str) -> ModuleType:
 shown_names = script("shown_names")
 MANIFEST = shown_names.read_manifest()
 IMAGE = re.compile(r"!\[[^\]]*\]\(([^)\s]+)\)")
-STALE = "docs/04_the_card_on_an_H200.ipynb"
-#: It turns red when the notebook is recorded again; then remove the mark.
-RECORD = pytest.mark.xfail(strict=True, reason="its cards show the pass `scans`: `make recorded` needs an H200")
 
 
-def notebooks() -> list[Any]:
-    """The notebooks of the repository, as parameters."""
+def notebooks() -> list[str]:
+    """The notebooks of the repository."""
     found = sorted(path for folder in ("docs", "notebooks") for path in (ROOT / folder).rglob("[!.]*.ipynb"))
-    names = [path.relative_to(ROOT).as_posix() for path in found]
-    return [pytest.param(name, marks=RECORD) if name == STALE else name for name in names]
+    return [path.relative_to(ROOT).as_posix() for path in found]
 
 
 def attachments() -> dict[str, bytes]:
