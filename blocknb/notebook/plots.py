@@ -30,6 +30,7 @@ MARKERS, DASHES = "os^DvPX*", ("-", "--", "-.", ":")
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 KINDS = {"kernel": "o", "version": "^", "baseline": "s"}
 HEAT_COLOURS = "cividis"  # of equal steps in lightness, for colour-blind people and for a grey print
+LABEL_DISTANCE = 1.5  # factor between two roofs whose labels do not touch
 MOST_LABELLED = 120  # cells of a heat map with their number
 
 
@@ -238,13 +239,8 @@ def roofline(part: Mapping[str, Any], axes: Any) -> None:
     for roof in compute:
         start = min(roof["value"] * 1e3 / max((m["value"] for m in memory), default=roof["value"]), high)
         axes.plot([start, high], [roof["value"]] * 2, color="#555555", linestyle="--")
-        axes.annotate(
-            f"{roof['name']}: {numbers.rate_text(roof['value'], 'TFLOP/s')}",
-            (high, roof["value"]),
-            fontsize=7,
-            ha="right",
-            va="bottom",
-        )
+    for level, label in roof_labels(compute):
+        axes.annotate(label, (high, level), fontsize=7, ha="right", va="bottom")
     trail = []
     for point in points:
         x, y = point["intensity"], point["rate"]
@@ -261,6 +257,20 @@ def roofline(part: Mapping[str, Any], axes: Any) -> None:
     axes.set_ylabel("TFLOP/s")
     axes.set_title(part["device"], fontsize=9)
     axes.grid(alpha=0.25, which="both", linewidth=0.5)
+
+
+def roof_labels(roofs: Sequence[Mapping[str, Any]]) -> list[tuple[float, str]]:
+    """The labels of flat roofs with their heights (TFLOP/s). Roofs that are too close for two lines of text share a label."""
+    groups: list[list[Mapping[str, Any]]] = []
+    for roof in sorted(roofs, key=lambda r: r["value"]):
+        if groups and roof["value"] < LABEL_DISTANCE * groups[-1][-1]["value"]:
+            groups[-1].append(roof)
+        else:
+            groups.append([roof])
+    return [
+        (group[-1]["value"], ", ".join(f"{r['name']}: {numbers.rate_text(r['value'], 'TFLOP/s')}" for r in group))
+        for group in groups
+    ]
 
 
 #: The functions that draw a part, by its key in the document.

@@ -271,3 +271,11 @@ def test_versions_are_timed_again_or_keep_the_times_of_their_cell(shell: Any) ->
 def test_the_magic_needs_a_name(shell: Any) -> None:
     with pytest.raises(UsageError):
         shell.run_line_magic("roofline", "")
+
+
+def test_roofs_close_to_each_other_share_a_label() -> None:
+    peaks = {"tensor fp8": 1740.0, "FP32": 65.1, "tensor int8": 1840.0, "tensor fp16": 777.0, "tensor tf32": 403.0}
+    labels = plots.roof_labels([{"name": name, "value": value} for name, value in peaks.items()])
+    assert [level for level, _ in labels] == [65.1, 403.0, 777.0, 1840.0]
+    assert [label.split(":")[0] for _, label in labels] == ["FP32", "tensor tf32", "tensor fp16", "tensor fp8"]
+    assert "tensor int8" in labels[-1][1]
