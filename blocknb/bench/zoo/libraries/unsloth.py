@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
+import tempfile
 import types
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +19,8 @@ from blocknb.bench.zoo.cases import CaseList, RandomInputs
 
 def register(cases: CaseList) -> None:
     """Adds the cases. Raises ImportError without unsloth."""
+    # It writes generated code into the working directory otherwise.
+    os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", os.path.join(tempfile.gettempdir(), "unsloth_compiled_cache"))
     for package in ("unsloth", "unsloth.kernels", "unsloth_zoo"):
         _without_start_up(package)
     _share(importlib.import_module("unsloth_zoo.device_type"), sys.modules["unsloth_zoo"])
