@@ -112,7 +112,9 @@ test-torch: install torch-cpu $(VENV)/.triton
 
 # torch's build for the CPU: where pip's settings offer it, at the hash of the lock file; else at its version from TORCH_INDEX, the address of
 # PyTorch's index for CPUs. That index has a file, and so a hash, for each version of Python.
+# Its test programs, written in C++, are a sixth of its size (130 MiB). They are removed.
 TORCH_INDEX ?=
+TORCH_TESTS = $(addprefix $(VENV)/lib/python*/site-packages/torch/,test bin/test_* bin/*StoreTest)
 torch-cpu: $(VENV)/.torch-cpu
 $(VENV)/.torch-cpu: requirements/torch-cpu.txt | $(DEMO)
 	@$(BIN)/python -c 'import torch' 2>/dev/null \
@@ -123,6 +125,7 @@ $(VENV)/.torch-cpu: requirements/torch-cpu.txt | $(DEMO)
 	         && $(PIP) install -q $(LEAN) --require-hashes --no-deps -r $(VENV)/torch.lock \
 	         && $(PIP) install -q $(LEAN) --no-deps --index-url $(TORCH_INDEX) -r $(VENV)/torch.version; } \
 	  || echo "pip finds no build of torch for the CPU: name PyTorch's index (TORCH_INDEX=<address>), or run make torch (with CUDA's libraries, 2.6 GiB)"
+	@rm -rf $(TORCH_TESTS)
 	@! $(BIN)/python -c 'import torch' 2>/dev/null || touch $@
 
 # Triton lies in a folder of its own, for tests with and without it.
