@@ -117,7 +117,7 @@ TORCH_INDEX ?=
 TORCH_TESTS = $(addprefix $(VENV)/lib/python*/site-packages/torch/,test bin/test_* bin/*StoreTest)
 torch-cpu: $(VENV)/.torch-cpu
 $(VENV)/.torch-cpu: requirements/torch-cpu.txt | $(DEMO)
-	@$(BIN)/python -c 'import torch' 2>/dev/null \
+	@$(BIN)/python -B -c 'import torch' 2>/dev/null \
 	  || { echo "torch's build for the CPU: a download of 183 MiB, 0.9 GiB installed"; \
 	       $(PIP) install -q $(LEAN) --require-hashes --no-deps -r $<; } \
 	  || { test -n "$(TORCH_INDEX)" \
@@ -126,7 +126,7 @@ $(VENV)/.torch-cpu: requirements/torch-cpu.txt | $(DEMO)
 	         && $(PIP) install -q $(LEAN) --no-deps --index-url $(TORCH_INDEX) -r $(VENV)/torch.version; } \
 	  || echo "pip finds no build of torch for the CPU: name PyTorch's index (TORCH_INDEX=<address>), or run make torch (with CUDA's libraries, 2.6 GiB)"
 	@rm -rf $(TORCH_TESTS)
-	@! $(BIN)/python -c 'import torch' 2>/dev/null || touch $@
+	@! $(BIN)/python -B -c 'import torch' 2>/dev/null || touch $@
 
 # Triton lies in a folder of its own, for tests with and without it.
 $(VENV)/.triton: requirements/torch.txt | $(DEPS)
@@ -204,13 +204,18 @@ $(BIN)/python:
 LEAN       = --no-compile --no-cache-dir
 UV_INSTALL = $(BIN)/uv pip install -q --python $(BIN)/python
 BACKEND    = hatchling hatch-nodejs-version hatch-jupyter-builder editables
+# `make demo` alone keeps no downloads, and of NVIDIA's compiler only ptxas: the other programs take 93 MiB, and nothing here starts them.
+ifeq ($(MAKECMDGOALS),demo)
+CACHE      = --cache-dir $(VENV)/.uv
+ONLY_PTXAS = $(addprefix $(VENV)/lib/python*/site-packages/nvidia/cu*/bin/,nvcc nvlink cudafe++)
+endif
 $(DEMO): requirements/$(EXTRA).lock | $(BIN)/python
 	@sed -n '/^uv==/,/[^\\]$$/p' $< > $(VENV)/uv.lock
 	@$(PIP) install -q $(LEAN) --require-hashes --no-deps -r $(VENV)/uv.lock \
 	  || { echo "pip cannot install uv: check the network, or the index and the proxy of pip config list"; exit 1; }
-	$(UV_INSTALL) -c $< -r pyproject.toml --extra demo --extra $(EXTRA) $(BACKEND) \
+	$(UV_INSTALL) $(CACHE) -c $< -r pyproject.toml --extra demo --extra $(EXTRA) $(BACKEND) \
 	  || $(PIP) install -q --require-hashes --no-deps -r $<
-	@rm -f $(VENV)/.demo-* $(VENV)/.deps-* && touch $@
+	@rm -rf $(VENV)/.demo-* $(VENV)/.deps-* $(VENV)/.uv $(ONLY_PTXAS) && touch $@
 
 $(DEPS): requirements/$(EXTRA).lock $(DEMO)
 	$(UV_INSTALL) --require-hashes --no-deps -r $< || $(PIP) install -q --require-hashes --no-deps -r $<
