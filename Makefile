@@ -118,7 +118,7 @@ TORCH_TESTS = $(addprefix $(VENV)/lib/python*/site-packages/torch/,test bin/test
 torch-cpu: $(VENV)/.torch-cpu
 $(VENV)/.torch-cpu: requirements/torch-cpu.txt | $(DEMO)
 	@$(BIN)/python -B -c 'import torch' 2>/dev/null \
-	  || { echo "torch's build for the CPU: a download of 183 MiB, 0.9 GiB installed"; \
+	  || { echo "torch's build for the CPU: a download of 183 MiB, 0.6 GiB installed"; \
 	       $(PIP) install -q $(LEAN) --require-hashes --no-deps -r $<; } \
 	  || { test -n "$(TORCH_INDEX)" \
 	         && sed '/^torch==/,/[^\\]$$/d' $< > $(VENV)/torch.lock && sed -n 's/^\(torch==[^ ]*\).*/\1/p' $< > $(VENV)/torch.version \
