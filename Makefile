@@ -205,17 +205,19 @@ LEAN       = --no-compile --no-cache-dir
 UV_INSTALL = $(BIN)/uv pip install -q --python $(BIN)/python
 BACKEND    = hatchling hatch-nodejs-version hatch-jupyter-builder editables
 # `make demo` alone keeps no downloads, and of NVIDIA's compiler only ptxas: the other programs take 93 MiB, and nothing here starts them.
+UV_CACHE   :=
+DEMO_DROPS :=
 ifeq ($(MAKECMDGOALS),demo)
-CACHE      = --cache-dir $(VENV)/.uv
-ONLY_PTXAS = $(addprefix $(VENV)/lib/python*/site-packages/nvidia/cu*/bin/,nvcc nvlink cudafe++)
+UV_CACHE   = --cache-dir $(VENV)/.uv
+DEMO_DROPS = $(addprefix $(VENV)/lib/python*/site-packages/nvidia/cu*/bin/,nvcc nvlink cudafe++)
 endif
 $(DEMO): requirements/$(EXTRA).lock | $(BIN)/python
 	@sed -n '/^uv==/,/[^\\]$$/p' $< > $(VENV)/uv.lock
 	@$(PIP) install -q $(LEAN) --require-hashes --no-deps -r $(VENV)/uv.lock \
 	  || { echo "pip cannot install uv: check the network, or the index and the proxy of pip config list"; exit 1; }
-	$(UV_INSTALL) $(CACHE) -c $< -r pyproject.toml --extra demo --extra $(EXTRA) $(BACKEND) \
+	$(UV_INSTALL) $(UV_CACHE) -c $< -r pyproject.toml --extra demo --extra $(EXTRA) $(BACKEND) \
 	  || $(PIP) install -q --require-hashes --no-deps -r $<
-	@rm -rf $(VENV)/.demo-* $(VENV)/.deps-* $(VENV)/.uv $(ONLY_PTXAS) && touch $@
+	@rm -rf $(VENV)/.demo-* $(VENV)/.deps-* $(VENV)/.uv $(DEMO_DROPS) && touch $@
 
 $(DEPS): requirements/$(EXTRA).lock $(DEMO)
 	$(UV_INSTALL) --require-hashes --no-deps -r $< || $(PIP) install -q --require-hashes --no-deps -r $<
