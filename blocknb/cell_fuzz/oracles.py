@@ -17,13 +17,12 @@ from typing import Any
 import blocknb
 from blocknb.cell_fuzz import schema
 
-PACKAGE = Path(blocknb.__file__).resolve().parent
+PACKAGE = Path(blocknb.__file__).absolute().parent
 OURS = f"{PACKAGE}{os.sep}"
+FUZZER = f"{OURS}cell_fuzz{os.sep}"
 MIME = "application/vnd.blocknb.v1+json"
 #: Functions whose operators raise Python's own errors for a wrong argument, which are meant.
 MEANT = ("__getattr__", "cdiv")
-#: A line of a traceback that names a file of the package. The fuzzer's own functions stand for code of the user.
-FRAME = re.compile(rf"(?:{re.escape(str(PACKAGE))}|~?[\w/.-]*/blocknb)/(?!cell_fuzz/)([\w/]+\.py)")
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 #: An interrupt in a callback of a weak reference: Python prints it and drops it, whatever the code does.
 DROPPED = re.compile(
@@ -92,12 +91,12 @@ def displayed(shown: Shown) -> tuple[str, str] | None:
                 return "traceback", f"{last}\n{text[:3000]}"
         if place := internal(error):
             return "traceback", f"{last.split(chr(10))[0]}: in {place}\n{text[-3000:]}"
-        if found := FRAME.findall(text):
+        if found := frames_of_package(text):
             return "traceback", f"{last.split(chr(10))[0]}: shows {found[-1]}\n{text[-3000:]}"
         if isinstance(error, KernelError) and "In[" not in text:
             return "nowhere", f"{last}\n{text[:2000]}"
     printed = _printed(shown)
-    if any(noise in printed for noise in NOISE) or ("Traceback (most recent" in printed and FRAME.search(printed)):
+    if any(noise in printed for noise in NOISE) or ("Traceback (most recent" in printed and frames_of_package(printed)):
         at = min(i for i in (printed.find(n) for n in (*NOISE, "Traceback")) if i >= 0)
         return "traceback", f"printed: {printed[at:].strip().split(chr(10))[-1][:200]}\n{printed[at : at + 3000]}"
     for bundle in shown.bundles:
@@ -114,6 +113,19 @@ def _printed(shown: Shown) -> str:
     """The printed text without colours, and without an interrupt that Python dropped."""
     text = ANSI.sub("", shown.printed)
     return DROPPED.sub("", text) if shown.interrupted else text
+
+
+def frames_of_package(text: str, package: Path = PACKAGE) -> list[str]:
+    """The files of a package's folder that a traceback names, relative to that folder. IPython writes `~` for the home folder.
+
+    The clone and the package may have the same name: `~/blocknb/tests` is not in the package of `~/blocknb/blocknb`.
+    The fuzzer's own functions stand for code of the user, so `cell_fuzz/` does not count.
+    """
+    spellings = {str(package)}
+    with contextlib.suppress(ValueError, RuntimeError):  # not in the home folder, or there is none
+        spellings.add(f"~/{package.relative_to(Path.home())}")
+    places = "|".join(map(re.escape, spellings))
+    return re.findall(rf"(?<![\w/.~-])(?:{places})/(?!cell_fuzz/)([\w/]+\.py)", text)
 
 
 def internal(error: BaseException) -> str:
@@ -133,7 +145,7 @@ def internal(error: BaseException) -> str:
     if not known:
         return ""
     at, file, line = known[-1]
-    if not file.startswith(OURS) or "/cell_fuzz/" in file or (at == len(frames) - 1 and line in raising_lines(file)):
+    if not file.startswith(OURS) or file.startswith(FUZZER) or (at == len(frames) - 1 and line in raising_lines(file)):
         return ""
     return f"{file.removeprefix(OURS)}:{line}"
 

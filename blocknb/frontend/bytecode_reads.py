@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
+import sys
 import types
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -88,12 +90,25 @@ def digest(code: types.CodeType) -> str:
     return hashlib.sha256(_text(code).encode()).hexdigest()
 
 
+def _constants(code: types.CodeType) -> tuple[Any, ...]:
+    """The constants of a code object: its docstring, and those that an instruction loads.
+
+    Python 3.14 also keeps the first constant of the source, even if it is only an element of a set or of a tuple.
+    """
+    if sys.version_info < (3, 14) or code.co_flags & inspect.CO_HAS_DOCSTRING:
+        return code.co_consts
+    import dis
+
+    loaded = {i.arg for i in dis.get_instructions(code) if i.opcode in dis.hasconst}
+    return tuple(constant for number, constant in enumerate(code.co_consts) if number in loaded)
+
+
 def _text(value: Any) -> str:
     if isinstance(value, types.CodeType):
         counts = value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount, value.co_flags
         names = value.co_name, value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars
         more = value.co_code.hex(), getattr(value, "co_exceptiontable", b"").hex()
-        return f"code {counts} {names} {more} ({', '.join(map(_text, value.co_consts))})"
+        return f"code {counts} {names} {more} ({', '.join(map(_text, _constants(value)))})"
     if isinstance(value, tuple):
         return f"tuple ({', '.join(map(_text, value))})"
     if isinstance(value, frozenset):

@@ -241,6 +241,20 @@ def test_a_launch_that_differs_from_its_interpretation_is_silent_and_wrong(monke
         inside.both(lambda: store[4](np.zeros(4, np.float32)))
 
 
+@pytest.mark.parametrize("clone", ["/home/ada/blocknb", "/home/ada/src", "/srv/blocknb"])
+def test_a_frame_belongs_to_the_package_whatever_the_clone_is_called(
+    clone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    package = Path(clone, "blocknb")
+    frames = lambda file: oracles.frames_of_package(f"File {file}, line 7, in run", package)  # noqa: E731
+    for folder in (clone, clone.replace("/home/ada", "~")):
+        assert frames(f"{folder}/blocknb/runtime/host.py") == ["runtime/host.py"]
+        assert not frames(f"{folder}/blocknb/cell_fuzz/inside.py")
+        assert not frames(f"{folder}/tests/zoo/registry.py")
+        assert not frames(f"/mnt{folder}/blocknb/runtime/host.py")
+
+
 def test_an_interrupt_that_python_drops_in_a_callback_is_no_defect() -> None:
     lines = [
         "Exception ignored in: <function WeakKeyDictionary.__init__.<locals>.remove at 0x7f>",

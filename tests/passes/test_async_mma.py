@@ -8,12 +8,19 @@ import numpy as np
 import pytest
 from fuzz import simt
 from kernels import CASES
-from kernels.base import copied, parameters
+from kernels.base import Case, copied, parameters
+from passes.test_select_wgmma import edited
 
+import blocknb
+import blocknb.language as tl
 from blocknb import passes
 from blocknb.codegen import gpu
 from blocknb.ir.core import Func, Op, walk
+from blocknb.passes.memory.async_mma import async_mma
+from blocknb.passes.memory.barriers import barriers
+from blocknb.passes.memory.shared_memory_allocation import shared_memory_allocation
 from blocknb.target import Target
+from blocknb.trace import Notes
 
 HOPPER = Target.parse("sm_90a")
 GRADIENTS = ("attention_key_gradients", "attention_query_gradients")
@@ -65,8 +72,6 @@ def test_results_of_attention_gradients_are_unchanged(name, without):
 
 
 def test_using_a_product_before_its_wait_is_detected():
-    from passes.test_select_wgmma import edited
-
     from blocknb.errors import CompilerBug
     from blocknb.ir.verify import verify
 
@@ -95,3 +100,49 @@ def test_products_with_large_results_are_awaited_in_sequence():
     _, stages = passes.run(func, Target.parse("sm_90a"))
     notes = next(stage for stage in stages if stage.name == "async_mma").notes
     assert notes and all(note.text.startswith("dot: waited for at once: the results of") for note in notes)
+
+
+@blocknb.kernel
+def three_products(a, b, y):
+    i = tl.arange(0, 64)
+    at = i[:, None] * 64 + i[None, :]
+    first = tl.dot(tl.load(a + at), tl.load(b + at))
+    second = tl.dot(tl.load(a + 4096 + at), tl.load(b + 4096 + at))
+    third = tl.dot(tl.load(a + 8192 + at), tl.load(b + 8192 + at))
+    tl.store(y + at, first * second)
+    tl.store(y + 4096 + at, third)
+
+
+def three_operands(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    made = {name: rng.standard_normal((3, 64, 64)).astype(np.float16) for name in "ab"}
+    return made | {"y": np.full((2, 64, 64), np.nan, np.float32)}
+
+
+def three_results(arguments: dict) -> dict[str, np.ndarray]:
+    first, second, third = arguments["a"].astype(float) @ arguments["b"].astype(float)
+    return {"y": np.stack([first * second, third])}
+
+
+@pytest.mark.parametrize("side", [0, 1], ids=["a", "b"])
+@pytest.mark.parametrize("reused", [0, 1], ids=["first", "second"])
+def test_a_product_is_awaited_before_its_operand_is_overwritten(side, reused):
+    """The third product's operand takes the buffer of an earlier product, which may still run."""
+    case = Case("three_products", three_products, three_operands, three_results, rtol=1e-2, atol=1e-2)
+    arguments = three_operands(np.random.default_rng(7))
+    before = next(stage.before for stage in case.lower(arguments, "sm_90a")[1] if stage.name == "async_mma")
+    products = [op for op in before.ops() if op.name == "dot"]
+    old, new = (products[number].args[side] for number in (2, reused))
+
+    def change(op: Op) -> Op | None:
+        return None if old in op.results else op.replace(args=tuple(new if x is old else x for x in op.args))
+
+    func = async_mma(edited(before, change), HOPPER, Notes("async_mma"))
+    relevant = [
+        op for op in func.ops() if op.name in ("dot", "dot_wait") or (op.name == "local_store" and op.args[0] is new)
+    ]
+    order = [f"{op.name} {op.attrs['in_flight']}" if "in_flight" in op.attrs else op.name for op in relevant]
+    first = ["local_store", "dot 1"] if reused == 0 else ["dot 1", "local_store"]
+    awaited = f"dot_wait {1 - reused}"
+    assert order[:5] == [*first, "dot 2", awaited, "local_store"], order
+    func = shared_memory_allocation(func, HOPPER, Notes("shared_memory_allocation"))
+    case.interpret(barriers(func, HOPPER, Notes("barriers")), arguments)
