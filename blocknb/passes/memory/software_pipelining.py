@@ -295,9 +295,15 @@ class PipelinePlanner(PipeliningLegality):
                 text += f"{plan.ahead + 1} stages of {kind.bytes} bytes, {copy.vec * kind.dtype.bytes} bytes per copy"
                 text += TRUNCATED * bool(copy.store.attrs.get("tf32"))
                 text += "; its indices are loaded one iteration earlier" * bool(plan.indices)
+                text += modifier_lost(copy.load.attrs.get("cache", ""))
                 self.notes(copy.load, text + fewer)
             for op in plan.outlasting:
                 self.notes(op, OUTLASTS)
+
+
+def modifier_lost(cache: str) -> str:
+    """What the note of a copy says about the cache modifier of its load: cp.async has `.ca` and `.cg` only."""
+    return f"; its cache modifier {cache} has no effect on such a copy" if cache not in ("", ".ca", ".cg") else ""
 
 
 # -- the rotation ----------------------------------------------------------------------------------------------------------
@@ -390,5 +396,6 @@ class PipelineRotation(LoopRotation[PipelinePlan]):
                 operands = later.operands(copy.load, iteration, exists)[:2]
                 for view in copy.views:
                     operands = [self.builder.value(view.name, x, **view.attrs) for x in operands]
-                self.builder.op("copy_async", ring.view(i, stage), *operands, vec=copy.vec)
+                hints = {name: copy.load.attrs[name] for name in ("cache", "evict") if name in copy.load.attrs}
+                self.builder.op("copy_async", ring.view(i, stage), *operands, **hints, vec=copy.vec)
         self.builder.op("commit")
