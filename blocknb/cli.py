@@ -109,17 +109,20 @@ def _bench_arguments(command: argparse.ArgumentParser) -> None:
 
 def reference(options: argparse.Namespace) -> int:
     """Runs the example of every name in the interpreter and on the CPU, and writes docs/language.md, the table of the language. `--gpu`
-    first runs the examples on this machine's GPU and writes docs/language_gpu.json."""
+    first runs the examples on this machine's GPU and writes docs/language_gpu.json; `--gpu --new` runs only those without a record."""
     from blocknb.testing import reference as table
 
-    if options.gpu:
-        table.record()
+    if options.gpu or options.new:
+        table.record(options.new)
     print(table.write())
     return 0
 
 
 def _reference_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--gpu", action="store_true", help="also run the examples on the GPU")
+    command.add_argument(
+        "--new", action="store_true", help="run on the GPU only the examples that have no record there"
+    )
 
 
 def fuzz(options: argparse.Namespace) -> int:

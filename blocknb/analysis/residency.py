@@ -23,14 +23,19 @@ def resident(target: Target, warps: int, registers: int, shared: int) -> int:
 
 def ctas_by_resource(target: Target, warps: int, registers: int, shared: int) -> dict[str, int]:
     """The number of CTAs that each resource allows."""
-    reserved, unit = shared_rule(target)
-    occupied = rounded(shared + reserved, unit)
     return {
         "registers": by_registers(target, warps, registers),
-        "shared memory": target.shared_per_sm // occupied if occupied else target.max_ctas,
+        "shared memory": ctas_by_shared_memory(target, shared),
         "threads": target.max_warps // warps,
         "blocks": target.max_ctas,
     }
+
+
+def ctas_by_shared_memory(target: Target, shared: int) -> int:
+    """The number of CTAs with these bytes of shared memory that an SM has room for."""
+    reserved, unit = shared_rule(target)
+    occupied = rounded(shared + reserved, unit)
+    return target.shared_per_sm // occupied if occupied else target.max_ctas
 
 
 def by_registers(target: Target, warps: int, registers: int) -> int:

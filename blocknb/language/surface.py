@@ -358,7 +358,8 @@ def reduce(input, axis, combine_fn, keep_dims=False):
     """Combines the elements along an axis by an associative and commutative kernel function.
 
     The function takes two elements, or two tuples of elements. It may branch and call other kernel functions. If it loops, the tile is
-    combined in halves.
+    combined in halves. A GPU combines distant elements first, as Triton does. For a function that does not commute, take the last element
+    of `associative_scan`.
 
     Example:
         tl.reduce(tl.arange(0, 8) + 1, 0, tl.standard._prod_combine)  # 40320

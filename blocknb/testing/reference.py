@@ -1,8 +1,8 @@
 """Generates docs/language.md, the table of the language: every name, its summary, and the backends on which its example runs.
 
 `blocknb reference` runs the examples in the interpreters and on the CPU, and writes the table. `blocknb reference --gpu` runs them on a
-GPU, and records the results in docs/language_gpu.json with a hash of each example. So a changed example counts as not run. A test keeps
-the table up to date.
+GPU, and records the results in docs/language_gpu.json with a hash of each example. So a changed example counts as not run, until
+`blocknb reference --gpu --new` runs the examples that have no record. A test keeps the table up to date.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ the kernel's own Python (`kernel.interpret`), on the CPU, and on a GPU.
 |---|---|
 | yes | the example in the docstring ran there and gave the result that it claims |
 | needs a GPU | the name has a meaning on a GPU only |
-| not run | no run is recorded |
+| not run | no run is recorded since the name was added; `blocknb reference --gpu --new` runs it |
 | other text | the error that the name raises there |
 
 The column "Triton" says since which version Triton has the name; {OLDEST} to {NEWEST} were compared.
@@ -100,25 +100,49 @@ def state(example: Example | None, backend: str, recorded: Mapping[str, Any] | N
 
 
 def recorded() -> dict[str, Any]:
-    """The recorded results of a GPU: its name under `device`, and under `names` the (digest, outcome) of each example."""
+    """The recorded results of a GPU: its name under `device`, and under `names` the digest and the outcome of each example, and the name of
+    the GPU if it was another one."""
     return json.loads(GPU.read_text()) if GPU.exists() else {}
 
 
-def record() -> dict[str, Any]:
-    """Runs every example on this machine's GPU and writes the results. The outcome of a wrong claim begins with "wrong"."""
+def device_name() -> str:
+    """The name of this machine's GPU."""
     from blocknb.runtime.cuda import cupy as load_cupy
 
+    return str(load_cupy().cuda.runtime.getDeviceProperties(0)["name"].decode())
+
+
+def record(new: bool = False) -> dict[str, Any]:
+    """Runs every example on this machine's GPU and writes the results; with `new` only those without a record. The outcome of a wrong claim
+    begins with "wrong"."""
+    before = recorded() if new else {}
+    device = device_name()
+    known = before.get("names", {})
+    another = [device] if before and before["device"] != device else []
     found: dict[str, Any] = {}
     for name, example in examples.examples().items():
-        if example is not None:
-            try:
-                found[name] = [digest(example), examples.outcome(example, "gpu")]
-            except AssertionError as error:
-                found[name] = [digest(example), f"wrong: {' '.join(str(error).split())[:120]}"]
-    device = load_cupy().cuda.runtime.getDeviceProperties(0)["name"].decode()
-    result = {"device": device, "names": found}
+        if example is None:
+            continue
+        if name in known and known[name][0] == digest(example):
+            found[name] = known[name]
+            continue
+        try:
+            found[name] = [digest(example), examples.outcome(example, "gpu"), *another]
+        except AssertionError as error:
+            found[name] = [digest(example), f"wrong: {' '.join(str(error).split())[:120]}", *another]
+    result = {"device": before.get("device", device), "names": found}
     GPU.write_text(json.dumps(result, indent=0) + "\n")
     return result
+
+
+def devices(before: Mapping[str, Any]) -> str:
+    """The sentence of the page on the GPUs of the recorded runs."""
+    others: dict[str, list[str]] = {}
+    for name, (_, _, *device) in before["names"].items():
+        for each in device:
+            others.setdefault(each, []).append(f"`{name}`")
+    more = "".join(f" For {', '.join(names)} it was an {device}." for device, names in others.items())
+    return f"The GPU was an {before['device']}.{more}"
 
 
 def summary(function: Any) -> str:
@@ -157,7 +181,7 @@ def render(found: Mapping[str, tuple[str, ...]]) -> str:
     before = recorded()
     lines = [HEAD]
     if before:
-        lines.append(f"The GPU was an {before['device']}.\n")
+        lines.append(devices(before) + "\n")
     last = ""
     for name, text in rows().items():
         if group(name) != last:

@@ -348,3 +348,32 @@ def hinted_copy(x, out, POLICY: bl.constexpr):
 def test_maxnreg_must_be_a_number_of_registers() -> None:
     with pytest.raises(blocknb.LaunchError, match="maxnreg is 0"):
         many_registers.compile(x="*fp32:16", out="*fp32:16", BLOCK=128, maxnreg=0, target="sm_90a")
+
+
+@blocknb.kernel
+def pipelined(a, b, out, k, MODIFIER: bl.constexpr, POLICY: bl.constexpr, BLOCK: bl.constexpr):
+    at = bl.arange(0, BLOCK)
+    total = bl.zeros((BLOCK, BLOCK), bl.float32)
+    for start in range(0, k, BLOCK):
+        x = bl.load(a + at[:, None] * k + (start + at)[None, :], cache_modifier=MODIFIER, eviction_policy=POLICY)
+        total = bl.dot(x, bl.load(b + (start + at)[:, None] * BLOCK + at[None, :]), total)
+    bl.store(out + at[:, None] * BLOCK + at[None, :], total)
+
+
+@pytest.mark.parametrize(
+    ("modifier", "policy", "copies", "lost"),
+    [
+        ("", "", {"cg"}, False),
+        ("", "evict_first", {"cg", "cg.L2::cache_hint"}, False),
+        (".ca", "", {"ca", "cg"}, False),
+        (".cg", "evict_first", {"cg"}, False),  # PTX takes a policy or a modifier
+        (".cs", "", {"cg"}, True),
+    ],
+)
+def test_hints_of_a_load_that_becomes_an_asynchronous_copy_reach_ptx_or_a_note(modifier, policy, copies, lost) -> None:
+    types = dict.fromkeys("ab", "*fp16:16") | {"out": "*fp32:16", "k": "i32:16", "BLOCK": 64, "num_stages": 3}
+    made = pipelined.compile(**types, MODIFIER=modifier, POLICY=policy, target="sm_80")
+    found = re.findall(r"cp\.async\.(c[ag])\.shared\.global(\S*)", made.artifacts["ptx"])
+    assert {operator + hint for operator, hint in found} == copies
+    notes = [note.text for stage in made.trace.stages for note in stage.notes]
+    assert any(f"; its cache modifier {modifier} has no effect on such a copy" in text for text in notes) == lost

@@ -350,9 +350,8 @@ def memory_of(text: str) -> Callable[[Env], Memory]:
 
 def load(rest: str, threads: int) -> Get:
     kind, address, align = pieces(rest)
-    if found := re.search(r"addrspace\(4\) @\S+\.bits(\d+)$", address):  # its name has the value of a constant
-        value = np.full(threads, int(found[1]), np.uint32).view(np.int32)
-        return lambda env: value
+    if found := re.fullmatch(r"ptr addrspace\(4\) (@\S+)", address):
+        return lambda env: env["@"].constant(kind, found[1])
     p, where, alignment = typed(address, threads), memory_of(address), int(align.split()[1])
     n, element = kind[1:-1].split(" x ") if kind.startswith("<") else ("1", kind)
     dtype, count = TYPES[element], int(n)

@@ -152,8 +152,9 @@ def store_matrix(env: Env, match: re.Match, address: np.ndarray, *words: np.ndar
 
 def copy_async(text: str, args: list[Get], threads: int) -> Get:
     """cp.async: the bytes are read now and arrive at the wait; the destination is invalid until then."""
-    where = r"\[\$(\d)(?:\+(-?\d+))?\]"
-    found = re.fullmatch(rf"(?:@\$(\d) )?cp\.async\.c[ag]\.shared\.global {where}, {where}, (\d+)(?:, \$(\d))?;", text)
+    where, last = r"\[\$(\d)(?:\+(-?\d+))?\]", r", \$\d(?=;)" if HINTED in text else ""
+    ptx = rf"(?:@\$(\d) )?cp\.async\.c[ag]\.shared\.global(?:{HINTED})? {where}, {where}, (\d+)(?:, \$(\d))?{last};"
+    found = re.fullmatch(ptx, text)
     assert found, f"simt does not know {text}"
     size = int(found[6])
 
@@ -236,7 +237,29 @@ INTRINSICS: dict[str, Callable] = {
 # -- inline PTX ------------------------------------------------------------------------------------------------------------
 
 
+HINTED = ".L2::cache_hint"
+#: What `createpolicy.fractional` gives for a fraction of 1.0 (CUTLASS, `TMA::CacheHintSm90`).
+POLICIES = {"evict_first": 0x12F0000000000000, "evict_last": 0x14F0000000000000}
+
+
 def assembly(text: str, constraints: str, args: list[Get], threads: int) -> Get:
+    """A statement of inline PTX. The last operand of an access with a cache hint must be a policy, and that of L1 if the text has one."""
+    step = statement(text, constraints, args, threads)
+    if HINTED not in text:
+        return step
+    last, l1 = re.findall(r"\$(\d+)", text.split(" //")[0])[-1], re.search(r"\.L1::(\w+)", text)
+    policy = args[int(last) - constraints.count("=")]
+    valid = {POLICIES[l1[1]]} if l1 else {*POLICIES.values()}
+
+    def checked(env: Env) -> Any:
+        if not {int(x) for x in np.unique(policy(env))} <= valid:
+            raise ValueError(f"an operand that is not the policy of {text}")
+        return step(env)
+
+    return checked
+
+
+def statement(text: str, constraints: str, args: list[Get], threads: int) -> Get:
     if text.startswith("mma.sync"):
         return multiply(text, args)
     if "wgmma." in text:
@@ -264,7 +287,7 @@ def assembly(text: str, constraints: str, args: list[Get], threads: int) -> Get:
     found = re.fullmatch(r"(?:@\$(\d+) )?(ld|st)(?:\.volatile)?\.global[\w.:]*?(?:\.v(\d))?\.b(\d+) (.*);", text)
     assert found, f"simt does not know {text}"
     outputs = constraints.count("=")
-    hinted = int(".L2::cache_hint" in text)  # the last operand is a policy, which changes no result
+    hinted = int(HINTED in text)  # the last operand is the policy
     address = re.search(r"\[\$(\d+)(?:\+(-?\d+))?\]", text)
     assert address
     where, offset = args[int(address[1]) - outputs], int(address[2] or 0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
@@ -24,6 +26,12 @@ class Function:
         self.blocks: dict[str, tuple[list, list, tuple]] = {}
 
 
+@functools.lru_cache(4)
+def constants_of(text: str) -> dict[str, str]:
+    """The values of the numbers in constant memory that a module defines, each with its type, by name."""
+    return dict(re.findall(r"^(@\S+) = .*\baddrspace\(4\) .*\bconstant (\w+ -?\d+)", text, re.MULTILINE))
+
+
 class Machine:
     """Threads of one CTA: its shared memory and its place in the grid. When threads diverge, those of a role continue in a machine of
     their own, and share the rest."""
@@ -39,7 +47,7 @@ class Machine:
     ):
         self.variants, self.memory, self.threads, self.all = variants, memory, module.threads, module.threads
         self.program, self.sizes, self.engine = program, sizes, engine
-        self.functions, self.ids = variants(self.threads), np.arange(self.threads)
+        self.functions, self.ids, self.text = variants(self.threads), np.arange(self.threads), module.text
         self.agents: list[Iterator[bool]] = []
         self.products = simt_wgmma.Products()
         self.together = programs_of_cta(sizes, module.programs, sms=0)  # they do not communicate
@@ -49,6 +57,14 @@ class Machine:
         self.shared.unseen = np.zeros(module.shared_bytes, bool)
         self.active = np.ones(self.threads, bool)  # the threads that access memory now
         self.copies: list[list[tuple]] = [[]]  # the groups of copies in flight; the last one is not committed yet
+
+    def constant(self, kind: str, name: str) -> np.ndarray:
+        """A number in constant memory, in each thread."""
+        defined, number = constants_of(self.text)[name].split()
+        if defined != kind:
+            raise ValueError(f"a load of {kind} from {name}, which is {defined}")
+        bits = int(kind[1:])
+        return np.full(self.threads, int(number) % (1 << bits), f"u{bits // 8}").view(f"i{bits // 8}")
 
     def barrier(self, count: int = 0) -> None:
         if self.threads != (count or self.all):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import pydoc
 from pathlib import Path
 
@@ -123,3 +124,19 @@ def test_the_reference_says_which_version_of_triton_has_a_name(name, said):
 def test_the_table_of_versions_holds_names_of_the_language_only():
     known = {name.rpartition(".")[2] for name in EXAMPLES}
     assert {*versions.SINCE, *versions.OWN, *versions.REMOVED} <= known
+
+
+def test_a_run_of_new_examples_keeps_the_others_and_names_its_gpu(monkeypatch, tmp_path):
+    known, changed, unknown = [example for example in EXAMPLES.values() if example is not None][:3]
+    file, ran = tmp_path / "gpu.json", []
+    names = {known.name: [reference.digest(known), "yes"], changed.name: ["before", "yes"]}
+    file.write_text(json.dumps({"device": "GPU A", "names": names}))
+    monkeypatch.setattr(reference, "GPU", file)
+    monkeypatch.setattr(reference, "device_name", lambda: "GPU B")
+    monkeypatch.setattr(reference.examples, "examples", lambda: {x.name: x for x in (known, changed, unknown)})
+    monkeypatch.setattr(reference.examples, "outcome", lambda example, backend: ran.append(example.name) or "yes")
+    found = reference.record(new=True)
+    assert ran == [changed.name, unknown.name] and found == reference.recorded()
+    assert found["names"][known.name] == names[known.name]
+    assert all(reference.state(x, "gpu", found) == "yes" for x in (known, changed, unknown))
+    assert reference.devices(found) == f"The GPU was an GPU A. For `{changed.name}`, `{unknown.name}` it was an GPU B."

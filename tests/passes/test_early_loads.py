@@ -13,9 +13,11 @@ from support import check_pipeline
 import blocknb
 import blocknb.language as tl
 from blocknb import passes
+from blocknb.ir.build import rebuild, revised
 from blocknb.ir.core import Func
+from blocknb.passes.tile.early_loads import early_loads
 from blocknb.target import Target
-from blocknb.trace import Stage
+from blocknb.trace import Notes, Stage
 
 
 @blocknb.kernel(do_not_specialize=["m"])
@@ -91,28 +93,29 @@ def test_loads_that_need_few_or_too_many_registers_stay(block, why):
 
 
 @blocknb.kernel(do_not_specialize=["m", "n"])
-def products_in_branches(x, g, out, m, n, B: tl.constexpr):
-    at = tl.arange(0, 16)[:, None] * B + tl.arange(0, B)[None, :]
-    total = tl.zeros((16, 16), tl.float32)
+def products_in_branches(x, g, out, m, n, R: tl.constexpr, B: tl.constexpr):
+    at = tl.arange(0, R)[:, None] * B + tl.arange(0, B)[None, :]
+    total = tl.zeros((R, R), tl.float32)
     for step in range(m):
         if step < n:
-            left = tl.load(x + step * 16 * B + at) + 1
-            right = tl.load(g + step * 16 * B + at) * 2
+            left = tl.load(x + step * R * B + at) + 1
+            right = tl.load(g + step * R * B + at) * 2
             total = tl.dot(left, tl.trans(right), total, input_precision="ieee")
             if step + 1 < n:
-                other = tl.load(g + (step + 1) * 16 * B + at) - 1
-                more = tl.load(x + (step + 1) * 16 * B + at) * 3
+                other = tl.load(g + (step + 1) * R * B + at) - 1
+                more = tl.load(x + (step + 1) * R * B + at) * 3
                 total = tl.dot(other, tl.trans(more), total, input_precision="ieee")
-    tl.store(out + tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :], total)
+    tl.store(out + tl.arange(0, R)[:, None] * R + tl.arange(0, R)[None, :], total)
 
 
-def branching(m: int, n: int, block: int) -> dict:
+def branching(m: int, n: int, block: int, rows: int = 16) -> dict:
     return {
-        "x": floats(max(m, 1) * 16, block),
-        "g": floats(max(m, 1) * 16, block),
-        "out": floats(16, 16),
+        "x": floats(max(m, 1) * rows, block),
+        "g": floats(max(m, 1) * rows, block),
+        "out": floats(rows, rows),
         "m": m,
         "n": n,
+        "R": rows,
         "B": block,
     }
 
@@ -134,3 +137,27 @@ def test_each_branch_of_a_loop_with_products_issues_its_loads_together():
 def test_branches_with_too_many_loads_stay():
     stage = stages_of(products_in_branches, branching(3, 2, 128), num_warps=1)["early_loads"]
     assert stage.after is stage.before
+
+
+@pytest.mark.parametrize(("rows", "moved"), [(32, 2), (64, 0)])
+def test_a_branch_gets_the_registers_that_the_accumulators_leave(rows, moved):
+    """The loads take 64 registers per thread in both cases, the accumulators 32 or 128."""
+    stage = stages_of(products_in_branches, branching(3, 2, 1024 // rows, rows), num_warps=1)["early_loads"]
+    assert sum("in 64 registers per thread" in note.text for note in stage.notes) == moved
+
+
+def test_a_branch_with_a_scheduling_barrier_gets_no_second_one():
+    before = stages_of(products_in_branches, branching(3, 2, 32), num_warps=1)["early_loads"].before
+    outer = next(op for op in before.ops() if op.name == "if")
+    first = next(op for op in outer.blocks[0].ops if op.name == "load")
+
+    def visit(op, rebuild):
+        return (
+            rebuild.keep(revised(op, attrs={**op.attrs, "scheduling_barrier": True})).results
+            if op is first
+            else NotImplemented
+        )
+
+    after = early_loads(rebuild(before, visit), Target.parse("sm_90a"), Notes("early_loads"))
+    loads = [op.attrs.get("scheduling_barrier") for op in after.ops() if op.name == "load"]
+    assert loads == [True, None, None, "clock"]

@@ -77,7 +77,7 @@ def operands(m: int, n: int, k: int, dtype: Any = HALF, order: str = "nn", pad: 
 
 
 def lowered(
-    kernel: Any, arguments: dict[str, Any], target: str = "sm_80", without: tuple = (), **options: Any
+    kernel: Any, arguments: dict[str, Any], target: str | Target = "sm_80", without: tuple = (), **options: Any
 ) -> tuple[Func, Stage | None]:
     """Lowers the kernel; returns the memory IR and the pass's stage."""
     func = Case(kernel.__name__, kernel, dict, dict).parse(arguments, **({"num_warps": 2} | options))
@@ -177,83 +177,6 @@ def test_one_barrier_per_iteration_and_stages_in_order() -> None:
         ]
         * 2
     )
-
-
-def test_the_default_number_of_stages() -> None:
-    """The default is three stages, for loops with products only, from sm_80 on."""
-
-    @kernel
-    def unnamed(a, b, c, k, BK: bl.constexpr):
-        row, column = bl.arange(0, 16)[:, None], bl.arange(0, 16)[None, :]
-        total = bl.zeros((16, 16), bl.float32)
-        for start in range(0, k, BK):
-            inner = start + bl.arange(0, BK)
-            total = bl.dot(bl.load(a + row * 64 + inner[None, :]), bl.load(b + inner[:, None] * 16 + column), total)
-        bl.store(c + row * 16 + column, total)
-
-    arguments = {
-        "a": numbers((16, 64), HALF),
-        "b": numbers((64, 16), HALF),
-        "c": np.zeros((16, 16), np.float32),
-        "k": 64,
-        "BK": 16,
-    }
-    assert [text.partition("registers: ")[2] for text in texts(lowered(unnamed, arguments)[1])] == [
-        "3 stages of 512 bytes, 8 bytes per copy"
-    ] * 2
-    assert "4 stages" in texts(lowered(unnamed, arguments, num_stages=4)[1])[0]
-    for options in ({"num_stages": 1}, {"num_stages": 0}, {"target": "sm_75"}, {"target": "sm_70"}):
-        func, stage = lowered(unnamed, arguments, **options)
-        assert stage is None and copied(func) == 0
-    func, stage = lowered(unnamed, arguments, without=("software_pipelining",))
-    assert stage is not None and stage.skipped and copied(func) == 0
-
-
-@kernel
-def wide(a, b, c, k):
-    row, column = bl.arange(0, 64)[:, None], bl.arange(0, 256)[None, :]
-    total = bl.zeros((64, 256), bl.float32)
-    for start in range(0, k, 64):
-        inner = start + bl.arange(0, 64)
-        total = bl.dot(bl.load(a + row * 256 + inner[None, :]), bl.load(b + inner[:, None] * 256 + column), total)
-    bl.store(c + row * 256 + column, total)
-
-
-@pytest.mark.parametrize(
-    ("options", "stages"),
-    [({"num_warps": 4}, 2), ({"num_warps": 4, "num_stages": 3}, 3), ({"num_warps": 8}, 3)],
-)
-def test_a_third_stage_makes_room_for_a_second_cta_of_four_warps(options: dict[str, int], stages: int) -> None:
-    """Three stages take 120 of the 228 KB of an SM. Stages that the user asks for stay, and eight warps may lack the registers."""
-    arguments = {"a": numbers((64, 256), HALF), "b": numbers((256, 256), HALF), "c": empty(64, 256), "k": 256}
-    _, stage = lowered(wide, arguments, "sm_90a", ("warp_specialization",), **options)
-    ends = "(not 3: so that two CTAs share an SM)" if stages == 2 else "16 bytes per copy"
-    found = [text for text in texts(stage) if "stages" in text]
-    assert len(found) == 2 and all(f"{stages} stages" in text and text.endswith(ends) for text in found)
-
-
-@kernel
-def short(a, b, c, k, STAGES: bl.constexpr):
-    row, column = bl.arange(0, 16)[:, None], bl.arange(0, 16)[None, :]
-    total = bl.zeros((16, 16), bl.float32)
-    for start in bl.range(0, min(k, 32), 16, num_stages=STAGES):
-        inner = start + bl.arange(0, 16)
-        total = bl.dot(bl.load(a + row * 32 + inner[None, :]), bl.load(b + inner[:, None] * 16 + column), total)
-    bl.store(c + row * 16 + column, total)
-
-
-def test_stages_are_limited_by_iterations_and_shared_memory() -> None:
-    arguments = {"a": numbers((16, 32), HALF), "b": numbers((32, 16), HALF), "c": empty(16, 16), "k": 32, "STAGES": 4}
-    few = "2 stages of 512 bytes, 8 bytes per copy (not 4: the loop makes 2 iterations at most)"
-    assert [text.partition("registers: ")[2] for text in texts(lowered(short, arguments)[1])] == [few] * 2
-    big = operands(128, 128, 512, BM=128, BN=128, BK=128, STAGES=4, WHOLE=True)
-    for target, stages in (("sm_80", 2), ("sm_90a", 3)):
-        stage = lowered(product, big, target, num_warps=8, without=("warp_specialization",))[1]
-        assert [text.partition("registers: ")[2] for text in texts(stage) if "stages" in text] == [
-            f"{stages} stages of 32768 bytes, 16 bytes per copy (not 4: for lack of shared memory)"
-        ] * 2
-    huge = lowered(product, big | {"STAGES": 2}, "sm_86", num_warps=8)
-    assert copied(huge[0]) == 0 and "no room for two" in texts(huge[1], "missed")[0]
 
 
 @kernel

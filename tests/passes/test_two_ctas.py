@@ -1,4 +1,4 @@
-"""One consumer warpgroup with many registers: `setmaxnreg` shares them out so that a multiprocessor holds two CTAs."""
+"""One consumer warpgroup with many registers: `setmaxnreg` shares them out so that an SM has room for two CTAs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_two_ctas_fit_a_multiprocessor_and_results_are_right(causal: bool) -> No
     func, given, notes = lowered(causal)
     assert roles(func).attrs["registers"] == SETMAXNREG[4] and roles(func).attrs["warps"] == (4, 4)
     assert func.attrs["shared_bytes"] <= HALF and resident(func, threads(func)) == 2
-    assert any(text.endswith("so that a multiprocessor holds two CTAs") for text in notes)
+    assert any(text.endswith("so that an SM has room for two CTAs") for text in notes)
     verify(func)
     interp.run(func, parameters(func, given), (TOKENS // 128, 1, 1))
     q, v, dout = (given[name].astype(float) for name in ("q", "v", "dout"))

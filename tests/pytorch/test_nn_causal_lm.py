@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import pickle
 from typing import Any
 
 import pytest
@@ -101,6 +102,20 @@ def test_the_fused_loss_works_in_a_copy_and_through_forward_as_peft_calls_it() -
         found = each(input_ids=ids, labels=ids)
         assert found.logits.shape == (2, 7, H)
         torch.testing.assert_close(found.loss, exact, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_pickled_model_keeps_the_fused_loss(tied: bool) -> None:
+    model = model_of(tie_word_embeddings=tied)
+    ids = torch.randint(1, V, (2, 7))
+    replace(model, fused_loss=True)
+    exact, values = step(model, input_ids=ids, labels=ids)
+    loaded = pickle.loads(pickle.dumps(model))
+    found, same = step(loaded, input_ids=ids, labels=ids)
+    assert found.logits.shape == (2, 7, H)
+    close(same, values)
+    assert loaded(input_ids=ids).logits.shape == (2, 7, V)
+    assert inspect.signature(loaded.forward) == inspect.signature(type(model).forward.__get__(model))
 
 
 def test_a_forward_of_the_instance_is_kept_and_comes_back() -> None:

@@ -14,6 +14,7 @@ from functools import partial
 
 from blocknb.analysis.accesses import accesses
 from blocknb.analysis.effects import mask_of
+from blocknb.codegen.gpu.cache_hints import CacheHint
 from blocknb.codegen.gpu.context import KernelContext
 from blocknb.codegen.gpu.lookahead import Lookahead, may_precede_mma
 from blocknb.codegen.gpu.registry import OpLowering, lowers
@@ -97,21 +98,26 @@ class AsyncCopies(OpLowering):
         buffer, pointer = op.args[:2]
         layout, mask, owner = pointer.type.layout, mask_of(op), self.threads.owner(pointer.type.layout)
         size = buffer.type.dtype.bytes * op.attrs["vec"]
-        where = self.buffers.elements(buffer, layout.lane, layout.warp)
+        where, keep = self.buffers.elements(buffer, layout.lane, layout.warp), CacheHint.of(op, self.target)
+        cache = "cg" if size == 16 and op.attrs.get("cache") != ".ca" else "ca"
 
         def one(registers: tuple[int, ...]) -> None:
             self.text.accesses += 1
             target = where.place(layout.register_indices[registers[0]])
             source = self.addresses.of(pointer, registers[0])
-            self.issue(target, source, size, "true" if mask is None else self.registers.reg(mask, registers[0]), owner)
+            on = "true" if mask is None else self.registers.reg(mask, registers[0])
+            self.issue(cache, target, source, size, on, owner, keep)
 
         for registers in accesses(self.facts, op):
             self.postponed.postpone(partial(one, registers))
 
-    def issue(self, target: tuple[str, int], source: tuple[str, int], size: int, mask: str, owner: str) -> None:
-        """One instruction from and to an address with a constant. It writes zeros where the mask is off. With an `owner`, one of the
-        threads that hold the same elements copies them. The mask is a predicate operand (ignore-src). For a size operand, ptxas would first
-        compute a predicate."""
+    def issue(
+        self, cache: str, target: tuple[str, int], source: tuple[str, int], size: int, mask: str, owner: str,
+        keep: CacheHint,
+    ) -> None:  # fmt: skip
+        """One instruction with a cache operator, from and to an address with a constant. It writes zeros where the mask is off. With an
+        `owner`, one of the threads that hold the same elements copies them. The mask is a predicate operand (ignore-src). For a size
+        operand, ptxas would first compute a predicate. `keep` is the eviction policy of the load."""
         text = self.text
         operands, constraints = [f"ptr addrspace(3) {target[0]}", f"ptr addrspace(1) {source[0]}"], ["l", "l"]
         ignored = ""
@@ -121,6 +127,6 @@ class AsyncCopies(OpLowering):
             operands.append(f"i1 {off}")
             constraints.append("b")
         to, come = (f"[${i}+{distance}]" if distance else f"[${i}]" for i, (_, distance) in enumerate((target, source)))
-        cache = "cg" if size == 16 else "ca"
-        ptx = f"cp.async.{cache}.shared.global {to}, {come}, {size}{ignored};"
-        text.asm(ptx, constraints, operands, on=owner)
+        last, kept = keep.last(len(operands)), keep.operands
+        ptx = f"cp.async.{cache}.shared.global{keep.suffix} {to}, {come}, {size}{ignored}{last};"
+        text.asm(ptx, [*constraints, *["l"] * len(kept)], [*operands, *kept], on=owner)

@@ -28,8 +28,9 @@ def load(types, attrs):
         tl.load(a_ptr + i * 2, mask=i < 3, other=-1.0)  # [0.0, 2.0, 4.0, -1.0]
 
     IR:
-        `scheduling_barrier` marks the last load for a later iteration of the loop: machine code issues it before the ops that follow.
-        `sem` is "acquire" for a volatile load that a loop waits for. `emit` says where the GPU's code of the load stands.
+        `scheduling_barrier` marks the last of the loads that machine code issues before the ops that follow: those for a later iteration,
+        or those of an iteration or a branch. The barrier branches on a number of the loop, and with "clock" on the GPU's clock. `sem`
+        is "acquire" for a volatile load that a loop waits for. `emit` says where the GPU's code of the load stands.
     """
     pointer = types[0]
     need(pointer.is_pointer, f"loads from {pointer}, which is no pointer")

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from blocknb.analysis import ranges
 from blocknb.analysis.accesses import COPY_BYTES, copy_width
 from blocknb.analysis.affine import Facts
-from blocknb.analysis.residency import shared_rule
+from blocknb.analysis.residency import ctas_by_shared_memory, shared_rule
 from blocknb.ir.core import Block, Func, Op, Value, uses, walk
 from blocknb.language import types as t
 from blocknb.language.ops import OPS, named
@@ -44,6 +44,8 @@ from blocknb.trace import Notes
 SHAPES = named("shape")
 ENOUGH_CTAS = 4  # per SM: with fewer, an SM without one of them idles longer than early copies save
 FEW_WARPS = 4  # an SM always has enough registers for two CTAs of this size
+#: The grid of a launch is not known here. A kernel with a loop over programs often has one CTA per SM.
+TWO_CTAS = "so that an SM has room for two CTAs; num_stages={} keeps the stages, for a grid of one CTA per SM"
 STAGING = ("alloc", "local_store", "local_load", "fence")  # ops that bring a tile through shared memory
 
 
@@ -118,7 +120,7 @@ def software_pipelining(func: Func, target: Target, notes: Notes) -> Func:
         made, moved = planner.pipelined(early=True)
         if moved:  # early copies keep the buffers of staged operands apart from the circular ones
             late, _ = planner.pipelined()
-            fitting, possible = (target.max_shared // max(1, place(func)[1]) for func in (made, late))
+            fitting, possible = (ctas_by_shared_memory(target, place(func)[1]) for func in (made, late))
             made = late if fitting < min(possible, ENOUGH_CTAS) else made
         if place(made)[1] <= room:
             planner.explain()
@@ -164,7 +166,7 @@ class PipelinePlanner(PipeliningLegality):
     def __init__(self, func: Func, target: Target, notes: Notes):
         super().__init__(func, notes)
         self.loops, self.plans = product_loops(func, target), dict[int, PipelinePlan]()
-        self.shares = False  # whether stages are left out so that two CTAs fit on an SM
+        self.shares = False  # whether stages are left out so that an SM has room for two CTAs
 
     def block(self, block: Block) -> None:
         """Plans the loops of a block, inner ones first."""
@@ -284,7 +286,7 @@ class PipelinePlanner(PipeliningLegality):
             if plan.ahead < plan.wanted:
                 most = ranges.iterations(self.facts, plan.loop)[1]
                 few = most <= plan.wanted
-                lack = "so that two CTAs share an SM" if self.shares else "for lack of shared memory"
+                lack = TWO_CTAS.format(plan.wanted + 1) if self.shares else "for lack of shared memory"
                 why = f"the loop makes {counted(most, 'iteration')} at most" if few else lack
                 fewer = f" (not {plan.wanted + 1}: {why})"
             for copy in plan.copies:
@@ -295,9 +297,15 @@ class PipelinePlanner(PipeliningLegality):
                 text += f"{plan.ahead + 1} stages of {kind.bytes} bytes, {copy.vec * kind.dtype.bytes} bytes per copy"
                 text += TRUNCATED * bool(copy.store.attrs.get("tf32"))
                 text += "; its indices are loaded one iteration earlier" * bool(plan.indices)
+                text += modifier_lost(copy.load.attrs.get("cache", ""))
                 self.notes(copy.load, text + fewer)
             for op in plan.outlasting:
                 self.notes(op, OUTLASTS)
+
+
+def modifier_lost(cache: str) -> str:
+    """What the note of a copy says about the cache modifier of its load: cp.async has `.ca` and `.cg` only."""
+    return f"; its cache modifier {cache} has no effect on such a copy" if cache not in ("", ".ca", ".cg") else ""
 
 
 # -- the rotation ----------------------------------------------------------------------------------------------------------
@@ -390,5 +398,6 @@ class PipelineRotation(LoopRotation[PipelinePlan]):
                 operands = later.operands(copy.load, iteration, exists)[:2]
                 for view in copy.views:
                     operands = [self.builder.value(view.name, x, **view.attrs) for x in operands]
-                self.builder.op("copy_async", ring.view(i, stage), *operands, vec=copy.vec)
+                hints = {name: copy.load.attrs[name] for name in ("cache", "evict") if name in copy.load.attrs}
+                self.builder.op("copy_async", ring.view(i, stage), *operands, **hints, vec=copy.vec)
         self.builder.op("commit")

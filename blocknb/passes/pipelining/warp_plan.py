@@ -138,7 +138,7 @@ class WarpSpecializationPlan:
                 notes(op, OUTLASTS)
         if self.registers:
             consumer, producer = self.registers
-            two = "" if self.one_cta else ", so that a multiprocessor holds two CTAs"
+            two = "" if self.one_cta else ", so that an SM has room for two CTAs"
             notes(None, f"registers per thread: {consumer} for consumers, {producer} for the producer{two}")
         if self.consumer_groups > 1:
             text = (

@@ -26,9 +26,8 @@ from blocknb.trace import Notes
 
 LEAST = 16  # registers per thread of the loads of an iteration, four vectors; for two, cross entropy lost 3 to 7 % by its occupancy
 MOST = 64  # registers per thread for loads in flight
-BRANCHES = (
-    96  # of 256 registers per thread, for the loads of a branch in a loop with products: few warps hide their latency
-)
+#: Of 256 registers per thread, those for the loads of a branch in a loop with products: few warps hide their latency.
+BRANCHES = 96
 #: Ops whose time hides that of loads, if enough warps are resident: with fewer of them, cross entropy of fp32 lost 6 %.
 COMPUTED = ("exp", "exp2", "log", "log2")
 
@@ -43,7 +42,7 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
     """Issues all loads of an iteration before its arithmetic
 
     When: a loop without products loads between 16 and 64 registers per thread and iteration, and no earlier pass prefetches them. Or a
-    branch in a loop with products loads between 16 and 96.
+    branch in a loop with products loads between 16 and 96, and the loop's other values leave them room.
 
     What: the loads move to the head of the iteration or branch, with their addresses and masks. Machine code issues all of them before it
     uses the first one.
@@ -110,9 +109,12 @@ class EarlyLoads(PipeliningLegality):
         inside = list(walk(loop.blocks[0]))
         if not any(op.name == "dot" for op in inside) or why_none_within(inside):
             return
+        all_registers = min(256, 65536 // self.threads)
+        left = min(BRANCHES * all_registers // 256, all_registers - ROOM - self.liveness.peak(loop))
         for block in (block for op in inside if op.name == "if" for block in op.blocks):
             first, needs = self.loads_of(block)
-            if LEAST <= needs <= BRANCHES * min(256, 65536 // self.threads) // 256 and block not in self.moved:
+            has_barrier = any(op.attrs.get("scheduling_barrier") for op in block.ops)
+            if LEAST <= needs <= left and not has_barrier and block not in self.moved:
                 self.move(block, first, needs, "a branch", "clock")
 
     def loads_of(self, block: Block) -> tuple[list[Op], int]:

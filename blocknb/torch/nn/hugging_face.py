@@ -5,7 +5,6 @@ Both use what transformers offers for this: the registries of attention function
 
 from __future__ import annotations
 
-import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping
@@ -124,25 +123,38 @@ class HeadLoss:
         return loss if num_items_in_batch is None else loss / num_items_in_batch
 
 
-def _note_labels(model: Any) -> Callable[[], None]:
-    """Gives a model a `forward` that tells its LossHead whether there are labels. Returns what takes it back.
+class LabelNotingForward:
+    """A model's `forward` that tells its LossHead whether there are labels, then calls `before`, or the `forward` of the model's class.
 
-    A hook would not do: PEFT calls `forward` of the model that it wraps, which runs no hooks.
+    A hook would not do: PEFT calls `forward` of the model that it wraps, which runs no hooks. Copies of a model and pickled models keep it.
     """
-    before = model.__dict__.get("forward")
-    inherited = type(model).forward
-    names = list(inspect.signature(model.forward).parameters)
-    place = names.index("labels") if "labels" in names else None
 
-    @functools.wraps(inherited)
-    def forward(self: Any, *args: Any, **keywords: Any) -> Any:
-        head = self._modules["lm_head"]
+    def __init__(self, model: Any, before: Callable[..., Any] | None) -> None:
+        names = list(inspect.signature(model.forward).parameters)
+        self.model, self.before = model, before
+        self.place = names.index("labels") if "labels" in names else None
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """The signature of the wrapped `forward`, by which trainers choose the columns of a batch."""
+        return inspect.signature(self.before or types.MethodType(type(self.model).forward, self.model))
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        """Calls the wrapped `forward`."""
+        model, place = self.model, self.place
+        head = model._modules["lm_head"]
         if isinstance(head, LossHead):
             labels = keywords.get("labels") if place is None or len(args) <= place else args[place]
             head.labels_given = labels is not None
-        return inherited(self, *args, **keywords) if before is None else before(*args, **keywords)
+        if self.before is not None:
+            return self.before(*args, **keywords)
+        return type(model).forward(model, *args, **keywords)
 
-    model.forward = made = types.MethodType(forward, model)  # a method, so that a copy of the model gets its own
+
+def _note_labels(model: Any) -> Callable[[], None]:
+    """Gives a model a LabelNotingForward. Returns what takes it back."""
+    before = model.__dict__.get("forward")
+    model.forward = made = LabelNotingForward(model, before)
 
     def undo() -> None:
         if model.__dict__.get("forward") is not made:
