@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,21 @@ def test_a_run_lists_what_it_could_not_measure_and_its_exit_status_is_one(
     document["missing"], row["problems"] = {}, {"CuPy": "left out: GPU only"}
     assert command.run(["softmax"], BenchOptions("cpu")) == 0
     assert "Not measured" not in capsys.readouterr().out
+
+
+def test_a_process_that_dies_loses_no_results_of_other_numbers_of_threads(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path
+) -> None:
+    def measured(names: Any, options: BenchOptions) -> dict[str, Any]:
+        if options.threads == (2,):
+            raise subprocess.CalledProcessError(-11, "runner")
+        return {"threads": options.threads[0], "rows": [], "interrupted": False}
+
+    monkeypatch.setattr(runner, "_in_a_process", measured)
+    path = tmp_path / "found.json"
+    assert command.run(["add"], BenchOptions("cpu", (1, 2, 3)), str(path)) == 1
+    assert "  kernels: all peers on 2 threads: the process ended with status -11" in capsys.readouterr().out
+    assert [document["threads"] for document in json.loads(path.read_text())["kernels"]] == [1, 2, 3]
 
 
 def test_a_long_list_of_failures_is_cut() -> None:

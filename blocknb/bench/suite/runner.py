@@ -84,7 +84,15 @@ def run(names: Sequence[str], options: BenchOptions) -> list[dict[str, Any]]:
     counts = options.threads or tuple(sorted({1, cpu_count()}))
     documents: list[dict[str, Any]] = []
     for n in counts:
-        documents.append(_in_a_process(names, replace(options, threads=(n,))))
+        try:
+            documents.append(_in_a_process(names, replace(options, threads=(n,))))
+        except (
+            subprocess.CalledProcessError
+        ) as error:  # it has said why; the other numbers of threads are measured anyway
+            missing = {f"all peers on {n} threads": f"the process ended with status {error.returncode}"}
+            documents.append(
+                {"device": name_of(HOST), "threads": n, "missing": missing, "rows": [], "interrupted": False}
+            )
         if documents[-1]["interrupted"]:
             break
     return documents
