@@ -60,7 +60,7 @@ def rows_of(results: dict[str, Any], commit: str, device: str = "a GPU") -> list
             _row(commit, date, device, benchmark, peer, f"{len(values)} shapes", values)
             for (benchmark, peer), values in ratios.items()
         ]
-    times = {row["peer"]: row["us"] for row in results.get("launch", ())}
+    times = {row["peer"]: row["us"] for row in results.get("launch", ()) if "us" in row}
     for name, ours in times.items():
         if name.startswith("blocknb") and (peer := times.get("Triton" + name.removeprefix("blocknb"))):
             kind = name.removeprefix("blocknb").strip(", ") or "five arguments"

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from blocknb.bench.rows import Row, show
+from blocknb.bench.suite.measure import one_line
 from blocknb.bench.suite.runner import BenchOptions
 from blocknb.errors import LaunchError
 from blocknb.profile import machines
+from blocknb.runtime import whole_files
 
 Results = dict[str, list[Row]]
 
@@ -37,7 +39,10 @@ def run(wanted: Sequence[str], options: BenchOptions, path: str, client: Any) ->
         with machines.connected(client) as cluster:
             for kind in machines.one_per_kind(cluster):
                 print(f"\n{kind.name}, {kind.worker} ...", flush=True)
-                done, found[kind.name], said = machines.run_on(cluster, kind, measured, names, options)
+                try:
+                    done, found[kind.name], said = machines.run_on(cluster, kind, measured, names, options)
+                except Exception as error:  # a worker may die of a benchmark; the other kinds are measured anyway
+                    done, said = 1, f"{kind.name}: not measured: {one_line(error)}"
                 status = max(status, done)
                 print(said, flush=True)
     except LaunchError as error:
@@ -108,10 +113,11 @@ def _write(path: Path, rows: Sequence[Row], found: Mapping[str, Results]) -> Non
         import csv
 
         names = list(dict.fromkeys(name for row in rows for name in row))
-        with path.open("w", newline="", encoding="utf-8") as stream:
-            writer = csv.DictWriter(stream, names)
-            writer.writeheader()
-            writer.writerows(rows)
+        stream = io.StringIO(newline="")
+        writer = csv.DictWriter(stream, names)
+        writer.writeheader()
+        writer.writerows(rows)
+        whole_files.write_text(path, stream.getvalue())
     else:
-        path.write_text(json.dumps(found, indent=1, default=str) + "\n")
+        whole_files.write_text(path, json.dumps(found, indent=1, default=str) + "\n")
     print(f"written: {path}")

@@ -16,7 +16,9 @@ from pathlib import Path
 
 from blocknb.bench.rows import Row, show
 from blocknb.bench.suite.runner import BenchOptions
+from blocknb.bench.unmeasured import summary, unmeasured
 from blocknb.errors import KernelError
+from blocknb.runtime import whole_files
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {}
 #: The benchmarks of compiled PyTorch code: what they measure, and the module whose `run(name, options, keep)` measures it.
@@ -163,7 +165,8 @@ def listing() -> str:
 
 
 def run(wanted: Sequence[str], options: BenchOptions, path: str = "") -> int:
-    """Runs the named benchmarks or groups; without names, all but those of "torch" and the zoo. Returns an exit status.
+    """Runs the named benchmarks or groups; without names, all but those of "torch" and the zoo. Returns an exit status: 0 if everything
+    was measured, 1 if something was not, 2 for a wrong name or file, and 130 after an interrupt.
 
     The benchmarks of kernels run first, as one job. If `path` is given, the rows are written to that file as JSON. It also gets the rows of
     an unfinished benchmark of "torch".
@@ -175,12 +178,12 @@ def run(wanted: Sequence[str], options: BenchOptions, path: str = "") -> int:
     def keep(name: str, rows: list[Row]) -> None:
         found[name] = rows
         if path:
-            Path(path).write_text(json.dumps(found, indent=1, default=str) + "\n")
+            whole_files.write_text(path, json.dumps(found, indent=1, default=str) + "\n")
 
     status, complete = measured(jobs(chosen, options, keep))
     found |= complete
     if path:
-        Path(path).write_text(json.dumps(found, indent=1, default=str) + "\n")
+        whole_files.write_text(path, json.dumps(found, indent=1, default=str) + "\n")
         print(f"written: {path}")
     return status
 
@@ -235,11 +238,15 @@ def _torch(name: str, options: BenchOptions, keep: Callable[[list[Row]], None]) 
 
 
 def measured(jobs: dict[str, Callable[[], list[Row]]]) -> tuple[int, dict[str, list[Row]]]:
-    """Runs benchmarks one after another. Returns the exit status, and the rows of the completed ones."""
+    """Runs benchmarks one after another, and then lists what they could not measure. Returns the exit status, and the rows of the
+    completed ones."""
     status, found = 0, {}
+    missing: dict[str, list[str]] = {}
     for name, job in jobs.items():
         try:
             found[name] = job()
+            if lines := unmeasured(found[name]):
+                missing[name], status = lines, 1
             if any(row.get("interrupted") for row in found[name]):
                 raise KeyboardInterrupt
         except KeyboardInterrupt:
@@ -247,8 +254,10 @@ def measured(jobs: dict[str, Callable[[], list[Row]]]) -> tuple[int, dict[str, l
             break
         except (KernelError, ValueError) as error:  # a missing device or library; other benchmarks may run
             print(f"{name}: {error}", file=sys.stderr)
-            status = 1
-        except Exception:  # a bug of the benchmark must not lose the results of the others
+            missing[name], status = [str(error)], 1
+        except Exception as error:  # a bug of the benchmark must not lose the results of the others
             traceback.print_exc()
-            status = 1
+            missing[name], status = [f"{type(error).__name__}: {error}"], 1
+    if text := summary(missing):
+        print(text, flush=True)
     return status, found

@@ -23,16 +23,31 @@ ROUNDS = 7
 
 
 def run(rounds: int = ROUNDS) -> list[Row]:
-    """Measures compile times, prints the tables, and returns their rows, in milliseconds."""
+    """Measures compile times, prints the tables, and returns their rows, in milliseconds. Raises ValueError if a compiler's process ends
+    without an answer."""
     peers = {"ours": sys.executable}
-    if other := os.environ.get("BLOCKNB_TRITON_PYTHON"):
+    missing: list[Row] = []
+    other = os.environ.get("BLOCKNB_TRITON_PYTHON", "")
+    if other and (why := _without_triton(other)):
+        missing.append({"what": "Triton", "problem": why})
+        print(f"Triton left out: {why}", flush=True)
+    elif other:
         peers["Triton"] = other
     hint = "" if other else " (set BLOCKNB_TRITON_PYTHON to a Python with Triton to compare)"
     warm = in_warm_processes(peers, rounds)
     show("Compiles for sm_90a, milliseconds: in a warm process" + hint, warm)
     new = in_new_processes(peers, rounds)
     show("In a new process", new)
-    return warm + new
+    return warm + new + missing
+
+
+def _without_triton(python: str) -> str:
+    """Why a Python cannot import Triton; "" if it can."""
+    try:
+        said = subprocess.run([python, "-c", "import triton"], capture_output=True, text=True, env=_environment())
+    except OSError as error:
+        return f"BLOCKNB_TRITON_PYTHON is {python!r}: {error.strerror}"
+    return (said.stderr.strip().splitlines() or ["import triton failed"])[-1] if said.returncode else ""
 
 
 def in_warm_processes(peers: dict[str, str], rounds: int) -> list[Row]:
@@ -118,8 +133,12 @@ def _server(peer: str, python: str) -> Iterator[subprocess.Popen[str]]:
 def _ask(server: subprocess.Popen[str], request: str) -> float:
     assert server.stdin
     assert server.stdout
-    print(request, file=server.stdin, flush=True)
-    return float(server.stdout.readline())
+    with contextlib.suppress(BrokenPipeError):  # then there is no answer
+        print(request, file=server.stdin, flush=True)
+    answer = server.stdout.readline()
+    if not answer:
+        raise ValueError(f"the process of {server.args[3]} ended without an answer to {request!r}")  # type: ignore[index]
+    return float(answer)
 
 
 def _call(peer: str, python: str, folder: str, *arguments: str) -> list[float]:

@@ -58,7 +58,7 @@ def check(make: Make, m: int, n: int, k: int, rounds: int) -> Row:
         limit = NEAR * min(medians.values())
         return [name for name, median in medians.items() if name == chosen or median <= limit]
 
-    times = interleaved(calls, gpu=True, rounds=rounds, warmup=1, going=near)
+    times = interleaved(calls, gpu=True, rounds=rounds, warmup=1, going=near).complete()
     best = min(times, key=lambda name: times[name].median)
     return {
         "shape": f"{m}x{n}x{k}",
@@ -86,10 +86,16 @@ def run(options: BenchOptions) -> list[Row]:
             "plan_check measures products on a GPU, and CuPy found none", hint="blocknb bench gemm --device cpu"
         )
     make, seed = MakeTorch("cuda", "fp16"), options.seed or 1
-    rows = []
-    for shape in drawn(seed, options.shapes_count):
-        rows.append(check(make, *shape, options.rounds))
-        print(".", end="", flush=True)
+    rows: list[Row] = []
+    ended: list[Row] = []
+    try:
+        for shape in drawn(seed, options.shapes_count):
+            rows.append(check(make, *shape, options.rounds))
+            print(".", end="", flush=True)
+    except KeyboardInterrupt:
+        ended = [{"interrupted": True}]
+    if not rows:
+        return ended
     ratios = sorted(row["ratio"] for row in rows)
     close = sum(ratio <= CLOSE for ratio in ratios) / len(ratios)
     show(f"Plans of fp16 products against an exhaustive search, seed {seed}", rows)
@@ -97,4 +103,4 @@ def run(options: BenchOptions) -> list[Row]:
         f"within {CLOSE - 1:.0%} of the fastest candidate: {close:.1%} of {len(ratios)} shapes; geometric mean of the ratios "
         f"{statistics.geometric_mean(ratios):.3f}, largest {ratios[-1]:.3f}"
     )
-    return rows
+    return rows + ended

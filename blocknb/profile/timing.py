@@ -58,6 +58,12 @@ class Timings(dict[str, Timing]):
 
     cancelled = False
 
+    def complete(self) -> Timings:
+        """These times. Raises KeyboardInterrupt if an interrupt ended the measurement."""
+        if self.cancelled:
+            raise KeyboardInterrupt
+        return self
+
 
 def interleaved(
     candidates: Mapping[str, Callable[[], Any]],

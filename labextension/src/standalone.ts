@@ -5,6 +5,7 @@
 
 import '../style/index.css';
 
+import { copyText } from './core/copy';
 import { type Card, mount } from './core/mount';
 import { mountComposed } from './core/mount_composed';
 import { mountView } from './core/mount_view';
@@ -49,14 +50,13 @@ scripts.forEach((script, i) => {
     if (!readable(doc)) {
       throw new Error(problemOf(doc));
     }
-    const copy = (text: string): void => void navigator.clipboard?.writeText(text);
     if (doc.widget) {
-      mountComposed(container, doc.widget, { state: 'saved', copy });
+      mountComposed(container, doc.widget, { state: 'saved', copy: copyText });
       return;
     }
     const card = mount(container, doc, {
       state: 'saved',
-      copy,
+      copy: copyText,
       link: (at) => `${location.href.replace(/#.*/, '')}#${id}=${targetText(at)}`,
     });
     cards.set(id, card);

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from blocknb.bench import command, plan_check
+from blocknb.bench import command, plan_check, unmeasured
 from blocknb.bench.suite import launching, runner
 from blocknb.bench.suite.definition import BenchmarkCase
 from blocknb.bench.suite.runner import BenchOptions
 from blocknb.bench.visible_gpu import select
 from blocknb.cli import main
+from blocknb.profile.timing import Timings, summary
 
 
 def test_an_unknown_name_is_refused_with_those_there_are(capsys: pytest.CaptureFixture) -> None:
@@ -155,8 +157,80 @@ def test_a_case_that_breaks_leaves_the_next_ones(
     monkeypatch.setattr(runner, "measure", measure)
     options = BenchOptions("cpu", (1,), ("NumPy",), ("5x33", "6x34"), rounds=1)
     document = runner.on_cpu(["softmax"], options)
-    assert "softmax 5x33 fp32: MemoryError: too large" in capsys.readouterr().out
-    assert [r["shape"] for r in document["rows"]] == [[6, 34]]
+    said = capsys.readouterr().out
+    assert "    all failed: MemoryError: too large" in said and "; not measured: softmax 5x33 fp32" in said
+    assert "softmax against torch" not in said  # no peer of this run
+    assert [(r["shape"], r["problems"]) for r in document["rows"]] == [
+        ([5, 33], {"all": "failed: MemoryError: too large"}),
+        ([6, 34], {}),
+    ]
+
+
+def test_a_run_lists_what_it_could_not_measure_and_its_exit_status_is_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    row = {
+        "benchmark": "softmax",
+        "shape": [5, 33],
+        "dtype": "fp32",
+        "problems": {"Triton": "failed: X: no", "CuPy": "left out: GPU only"},
+    }
+    document = {"threads": 2, "missing": {"numba": "not installed (No module named 'numba')"}, "rows": [row]}
+    monkeypatch.setattr(runner, "run", lambda names, options: [document])
+    monkeypatch.setattr(
+        launching, "run", lambda device: [{"peer": "Triton", "problem": "ImportError: no"}, {"peer": "torch"}]
+    )
+    assert command.run(["softmax", "launch"], BenchOptions("cpu")) == 1
+    assert capsys.readouterr().out.split("Not measured\n")[1].splitlines() == [
+        "  kernels: numba: not installed (No module named 'numba')",
+        "  kernels: softmax 5x33 fp32 (2 threads), Triton: failed: X: no",
+        "  launch: Triton: ImportError: no",
+    ]
+    document["missing"], row["problems"] = {}, {"CuPy": "left out: GPU only"}
+    assert command.run(["softmax"], BenchOptions("cpu")) == 0
+    assert "Not measured" not in capsys.readouterr().out
+
+
+def test_a_process_that_dies_loses_no_results_of_other_numbers_of_threads(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path
+) -> None:
+    def measured(names: Any, options: BenchOptions) -> dict[str, Any]:
+        if options.threads == (2,):
+            raise subprocess.CalledProcessError(-11, "runner")
+        return {"threads": options.threads[0], "rows": [], "interrupted": False}
+
+    monkeypatch.setattr(runner, "_in_a_process", measured)
+    path = tmp_path / "found.json"
+    assert command.run(["add"], BenchOptions("cpu", (1, 2, 3)), str(path)) == 1
+    assert "  kernels: all peers on 2 threads: the process ended with status -11" in capsys.readouterr().out
+    assert [document["threads"] for document in json.loads(path.read_text())["kernels"]] == [1, 2, 3]
+
+
+def test_a_long_list_of_failures_is_cut() -> None:
+    rows = [{"case": f"c{i}", "problem": "no"} for i in range(unmeasured.SHOWN + 3)]
+    lines = unmeasured.summary({"zoo": unmeasured.unmeasured(rows)}).splitlines()
+    assert lines[1:3] == ["Not measured", "  zoo: c0: no"] and lines[-1] == "  zoo: and 3 more"
+
+
+def test_the_state_of_a_gpu_is_asked_for_by_its_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "nvidia-smi"
+    script.write_text('#!/bin/sh\necho "$@" > "$0.given"\necho "1980, 2619, 70.1, 31"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert runner.gpu_state("0000:17:00.0")["clocks.sm"] == 1980
+    assert "--id=0000:17:00.0" in (tmp_path / "nvidia-smi.given").read_text()
+
+
+def test_an_interrupt_of_the_launches_ends_all(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    def interrupted(*args: Any, **options: Any) -> Timings:
+        found = Timings({launching.OURS: summary([1.0])})
+        found.cancelled = True
+        return found
+
+    monkeypatch.setattr(launching, "interleaved", interrupted)
+    monkeypatch.setitem(command.BENCHMARKS, "scaling", lambda: [{"ran": 1 / 0}])
+    assert command.run(["launch", "scaling"], BenchOptions("cpu")) == command.INTERRUPTED
+    assert "ZeroDivisionError" not in capsys.readouterr().err
 
 
 def test_clocks_are_those_that_the_driver_tells() -> None:

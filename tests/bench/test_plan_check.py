@@ -7,9 +7,11 @@ import pytest
 
 from blocknb.bench import plan_check
 from blocknb.bench.suite.definition import Make
+from blocknb.bench.suite.runner import BenchOptions
 from blocknb.kernels import plans
 from blocknb.kernels.strides import Device
 from blocknb.profile.timing import Timings, summary
+from blocknb.runtime import machine
 
 HOPPER = Device(132, 90, 227 << 10)
 
@@ -39,3 +41,28 @@ def test_a_row_compares_the_chosen_plan_with_the_fastest(monkeypatch: pytest.Mon
     assert row["ratio"] == 1.5 and row["us"] == 2000 and row["candidates"] == len(found)
     assert (row["chosen"], row["fastest"]) == (chosen, others[-1])
     assert len(asked[0]) == len(found) and set(asked[1]) == {chosen, others[-1]}
+
+
+def test_an_interrupt_ends_the_shapes_and_keeps_those_before(monkeypatch: pytest.MonkeyPatch, capsys):
+    rows = [{"shape": "1x2x3", "ratio": 1.0}, {"shape": "4x5x6", "ratio": 1.2}]
+    left = list(rows)
+
+    def check(make, m, n, k, rounds):
+        if not left:
+            raise KeyboardInterrupt
+        return left.pop(0)
+
+    monkeypatch.setattr(plan_check, "check", check)
+    monkeypatch.setattr(plan_check, "MakeTorch", lambda device, dtype: None)
+    monkeypatch.setattr(machine, "has_gpu", lambda: True)
+    assert plan_check.run(BenchOptions()) == [*rows, {"interrupted": True}]
+    assert "50.0% of 2 shapes" in capsys.readouterr().out
+    assert plan_check.run(BenchOptions()) == [{"interrupted": True}]
+
+
+def test_times_of_an_interrupted_measurement_are_not_complete():
+    found = Timings(a=summary([1.0]))
+    assert found.complete() is found
+    found.cancelled = True
+    with pytest.raises(KeyboardInterrupt):
+        found.complete()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from blocknb import kernels, passes
-from blocknb.bench.suite import search
+from blocknb.bench.suite import runner, search
 from blocknb.bench.suite.catalogue import BENCHMARKS
 from blocknb.bench.suite.definition import BenchmarkCase, over_blocks, over_rows
 from blocknb.bench.suite.measure import OURS, TRITON, Bench, MeasuringSession, measure
@@ -70,6 +70,23 @@ def test_a_wrapper_without_rows_is_searched_over_warps_only(monkeypatch: pytest.
     monkeypatch.delattr(source.module("norms"), "tile")
     found = source.configurations(BENCHMARKS["rms_norm"], (4096, 1024))
     assert found == [{"num_warps": w} for w in (1, 2, 4, 8)]
+
+
+def test_an_interrupted_search_keeps_no_best_of_what_it_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, made = tmp_path / "best.json", session()
+    calls = iter([1.0, 2.0])
+
+    def clock(call: Any) -> float:
+        if (found := next(calls, None)) is None:
+            raise KeyboardInterrupt
+        return found
+
+    made.clock = clock
+    best = Best("a GPU", fresh=False, path=path)
+    rows = runner._one(BENCHMARKS["rms_norm"], [CASE, CASE], made, best)
+    assert rows == [] and made.cancelled and not path.exists() and not best.kept
 
 
 def test_the_best_of_a_sweep_is_kept_in_a_file_and_not_searched_again(tmp_path: Path) -> None:

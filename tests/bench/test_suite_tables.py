@@ -77,6 +77,29 @@ def test_promises_are_judged_by_the_lowest_or_by_the_mean_of_the_rows_they_are_o
     assert ("add", COPY, "each") not in found and not floors.judge("cpu", rows)
 
 
+def test_a_case_in_which_our_kernel_fails_misses_the_promise() -> None:
+    wrong = row(1024, [1.0], Triton=[2.0])
+    del wrong.times[OURS]
+    wrong.problems[OURS] = "wrong: out is wrong"
+    unknown = row(2048, [1.0])
+    unknown.problems[TRITON] = "failed: OutOfResources"
+    lost = MeasuredRow(BenchmarkCase("softmax", (4096, 4096), "fp32"), 0, problems={"all": "failed: MemoryError"})
+    other = row(4096, [1.0])
+    other.problems[TRITON] = "none"
+    rows = [row(512, [1.0], Triton=[2.0]), wrong, unknown, lost, other]
+    found = {v.floor.how: v for v in floors.judge("gpu", rows) if v.floor.peer == TRITON}
+    assert {how: (v.word, v.figure, v.cases) for how, v in found.items()} == {
+        "each": ("MISSED", 2.0, 1),
+        "mean": ("MISSED", 2.0, 1),
+    }
+    assert str(found["mean"]).endswith(
+        "; blocknb failed: softmax 4096x1024 fp32; not measured: softmax 4096x2048 fp32, softmax 4096x4096 fp32"
+    )
+    (only,) = [v for v in floors.judge("gpu", [unknown]) if v.floor.how == "each" and v.floor.peer == TRITON]
+    assert (only.word, only.figure) == ("none", None) and "no ratio; floor 0.95, goal 1.05" in str(only)
+    assert not floors.judge("gpu", [lost])
+
+
 def test_a_promise_of_a_variant_is_judged_by_its_time() -> None:
     one = row(4096, [1.0], name="gemm_plain", Triton=[0.9], pointers=[0.75])
     one.case = BenchmarkCase("gemm_plain", (4096, 4096, 4096), "fp16")

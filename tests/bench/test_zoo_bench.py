@@ -41,6 +41,15 @@ def test_kernels_are_matched_by_name_and_number_of_the_launch() -> None:
     assert ours.asked == ["check", "time", "time", "time"]
 
 
+def test_wrong_results_of_a_case_without_common_kernels_are_told() -> None:
+    ours = PretendProcess([], [], [np.array([1.0, 2.5])], [])
+    theirs = PretendProcess([], [], [np.array([1.0, 2.0])], [])
+    rows = measured(ours, theirs)
+    assert rows == [{"case": "liger.case[small]", "kernel": "", "problem": "result 0 differs by 0.22"}]
+    text = compare.summary(rows)
+    assert text.splitlines() == ["no kernel was measured", "  failed: liger.case[small]: result 0 differs by 0.22"]
+
+
 def test_a_launch_of_only_one_compiler_is_a_problem() -> None:
     ours = PretendProcess(["a"], [1.0], [], [])
     theirs = PretendProcess(["a", "b"], [1.0, 1.0], [], [])
@@ -109,7 +118,9 @@ def test_limited_autotuner_keeps_evenly_spaced_configurations() -> None:
 def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cases.importlib.util, "find_spec", lambda name: None)
     said: list[str] = []
-    assert run.chosen({}, run.ZooOptions(("liger", "own")), said.append) == []
+    names, rows = run.chosen({}, run.ZooOptions(("liger", "own")), said.append)
+    assert names == [] and [row["case"] for row in rows] == ["liger", "own"]
+    assert "failed: liger: liger_kernel is not installed" in compare.summary(rows)
     assert said == [
         "liger: left out: liger_kernel is not installed",
         "own: left out: the folder tests/ of blocknb's repository is not on the path",

@@ -11,6 +11,7 @@ import pytest
 from blocknb.bench import cluster, command
 from blocknb.bench.suite.runner import BenchOptions
 from blocknb.cli import main
+from blocknb.profile import machines
 
 ROWS = [{"limit": "memory", "rate": 3.0}]
 
@@ -59,6 +60,24 @@ def test_each_kind_of_device_is_measured_once(kinds: Any, tmp_path: Path, capsys
         "NVIDIA", "A,ceilings,memory,3.0",
         "NVIDIA", "B,ceilings,memory,3.0",
     ]  # fmt: skip
+
+
+def test_a_kind_of_device_that_fails_loses_no_results_of_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = [machines.WorkerDevice(f"tcp://{i}", 0, f"NVIDIA {i}") for i in range(3)]
+
+    def run_on(client: Any, kind: machines.WorkerDevice, *arguments: Any) -> Any:
+        if kind is kinds[1]:
+            raise RuntimeError("the worker died")
+        return 0, {"ceilings": ROWS}, "measuring"
+
+    monkeypatch.setattr(machines, "one_per_kind", lambda client: kinds)
+    monkeypatch.setattr(machines, "run_on", run_on)
+    path = tmp_path / "found.json"
+    assert cluster.run(["ceilings"], BenchOptions(), str(path), object()) == 1
+    assert "NVIDIA 1: not measured: RuntimeError: the worker died" in capsys.readouterr().out
+    assert list(json.loads(path.read_text())) == ["NVIDIA 0", "NVIDIA 2"]
 
 
 def test_a_scheduler_that_does_not_answer_is_an_error(

@@ -1,7 +1,7 @@
 """The performance targets of the project, as a table, and the verdict of a run on each.
 
 A figure is a peer's time divided by ours: above one, blocknb is faster. "each" takes the lowest case, "mean" the geometric mean. A run
-judges a target only by the cases that it measured, and reports their number.
+judges a target by the cases that it measured, and reports their number. It misses a target if our kernel fails in one of the cases.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from blocknb.bench.suite import decoding, kinds, row_kinds
 from blocknb.bench.suite.attention import CUDNN, FLASH, FUSED, WS
-from blocknb.bench.suite.measure import COMPILED, COPY, NUMPY, OURS, TORCH, TRITON, MeasuredRow
+from blocknb.bench.suite.measure import COMPILED, COPY, NUMPY, OURS, TORCH, TRITON, WHOLE_CASE, MeasuredRow
 from blocknb.bench.suite.table import geometric_mean
 
 BACKWARD = (
@@ -116,15 +116,25 @@ FLOORS = (
 
 @dataclass(frozen=True)
 class FloorVerdict:
-    """The figure of a run for a target, the number of its cases, and the lowest case."""
+    """The figure of a run for a target, the number of its cases, and the lowest case.
+
+    `failed` are cases in which our kernel failed or was wrong. `unmeasured` are further cases without a ratio, because the peer or the case
+    failed. Without any ratio, `figure` is None."""
 
     floor: Floor
-    figure: float
+    figure: float | None
     cases: int
     lowest: str
+    failed: tuple[str, ...] = ()
+    unmeasured: tuple[str, ...] = ()
 
     @property
     def word(self) -> str:
+        """ "goal", "floor", "MISSED", or "none" if no case has a ratio. A case in which our kernel fails misses the target."""
+        if self.failed:
+            return "MISSED"
+        if self.figure is None:
+            return "none"
         if self.figure >= self.floor.goal:
             return "goal"
         return "floor" if self.figure >= self.floor.floor else "MISSED"
@@ -133,29 +143,37 @@ class FloorVerdict:
         f = self.floor
         name = f"{f.said if len(f.names) > 3 else ', '.join(f.names) + (' ' + f.said if f.said else '')}"
         how = "geometric mean" if f.how == "mean" else "lowest"
-        tail = f" ({self.lowest})" if f.how == "each" else ""
-        return (
-            f"  {self.word:<7}{name} against {f.peer}: {how} {self.figure:.3f} of {self.cases}; "
-            f"floor {f.floor:g}, goal {f.goal:g}{tail}"
-        )
+        figure = "no ratio" if self.figure is None else f"{how} {self.figure:.3f} of {self.cases}"
+        tail = f" ({self.lowest})" if f.how == "each" and self.lowest else ""
+        for what, cases in (("blocknb failed", self.failed), ("not measured", self.unmeasured)):
+            tail += f"; {what}: {', '.join(cases)}" if cases else ""
+        return f"  {self.word:<7}{name} against {f.peer}: {figure}; floor {f.floor:g}, goal {f.goal:g}{tail}"
 
 
 def judge(device: str, rows: Sequence[MeasuredRow], floors: Iterable[Floor] = FLOORS) -> list[FloorVerdict]:
-    """A verdict on every target for which the rows have times."""
-    found = []
-    for floor in floors:
-        if floor.device != device:
+    """A verdict on every target for which the rows have times, or a case that failed."""
+    own = [floor for floor in floors if floor.device == device]
+    return [verdict for floor in own if (verdict := _verdict(floor, rows)) is not None]
+
+
+def _verdict(floor: Floor, rows: Sequence[MeasuredRow]) -> FloorVerdict | None:
+    ratios: list[tuple[float, str]] = []
+    failed: list[str] = []
+    unmeasured: list[str] = []
+    whole: list[str] = []  # cases that failed for all peers
+    for row in rows:
+        if row.case.name not in floor.names or not floor.where(row):
             continue
-        ratios = [
-            (ratio.value, str(row.case))
-            for row in rows
-            if row.case.name in floor.names
-            and floor.where(row)
-            and (ratio := row.ratio(floor.peer, floor.ours)) is not None
-        ]
-        if ratios:
-            lowest, where = min(ratios)
-            mean = geometric_mean(value for value, _ in ratios)
-            assert mean is not None
-            found.append(FloorVerdict(floor, lowest if floor.how == "each" else mean, len(ratios), where))
-    return found
+        if (ratio := row.ratio(floor.peer, floor.ours)) is not None:
+            ratios.append((ratio.value, str(row.case)))
+        elif floor.ours in row.failures and row.asked(floor.peer):
+            failed.append(str(row.case))
+        elif floor.peer in row.failures:
+            unmeasured.append(str(row.case))
+        elif WHOLE_CASE in row.failures:
+            whole.append(str(row.case))
+    if not (ratios or failed or unmeasured):
+        return None
+    lowest, where = min(ratios, default=(None, ""))
+    figure = lowest if floor.how == "each" else geometric_mean(value for value, _ in ratios)
+    return FloorVerdict(floor, figure, len(ratios), where, tuple(failed), (*unmeasured, *whole))

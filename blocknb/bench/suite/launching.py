@@ -65,7 +65,8 @@ extern "C" __global__ void five(const float* x, const float* y, float* out, int 
 
 
 def run(device: str = "") -> list[dict[str, Any]]:
-    """Prints and returns microseconds per launch, by peer. `device` is "gpu", "cpu" or "" (the GPU if there is one)."""
+    """Prints and returns microseconds per launch, by peer, or why a peer was not measured. `device` is "gpu", "cpu" or "" (the GPU if
+    there is one). Raises KeyboardInterrupt if an interrupt ended the measurement."""
     from blocknb.runtime import machine
 
     device = device or ("gpu" if machine.has_gpu() else "cpu")
@@ -74,6 +75,7 @@ def run(device: str = "") -> list[dict[str, Any]]:
     makers, wait = (_gpu_calls(), _wait) if device == "gpu" else (_cpu_calls(), lambda: None)
     calls, missing = ready(makers)
     times = interleaved(calls, gpu=False, rounds=ROUNDS, warmup=1, cold=False, clock=lambda call: batch(call, wait))
+    times.complete()
     rows = [row(name, timing, times[OURS]) for name, timing in times.items()] if OURS in times else []
     print(f"\nHost time of a launch with five arguments, {device.upper()}, batches of {BATCH}")
     print(f"  {'':<34}{'us':>8}{'quarter points':>18}{'ours / it':>12}")
@@ -85,7 +87,7 @@ def run(device: str = "") -> list[dict[str, Any]]:
         share = times[OURS].median / times["Triton"].median
         word = "goal" if share <= GOAL else "floor" if share <= FLOOR else "MISSED"
         print(f"  {word:<7}launch against Triton's: {share:.2f}; floor {FLOOR:g}, goal {GOAL:g}")
-    return rows
+    return [*rows, *({"peer": name, "problem": why} for name, why in missing.items())]
 
 
 def ready(makers: dict[str, Callable[[], Call]]) -> tuple[dict[str, Call], dict[str, str]]:

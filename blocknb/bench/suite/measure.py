@@ -19,6 +19,7 @@ from blocknb import kernel, kernels
 from blocknb.bench.suite import attention, decoding
 from blocknb.bench.suite.definition import Arrays, BenchmarkCase, Config, Make, MakeTorch, SuiteBenchmark
 from blocknb.bench.suite.triton_source import Sources
+from blocknb.bench.unmeasured import LEFT_OUT
 from blocknb.profile.timing import Timing, clock_of, interleaved
 from blocknb.runtime.host import thread_count
 
@@ -26,6 +27,7 @@ OURS = "blocknb"
 PAUSE = 0.05  # seconds; threads of OpenBLAS spin for 2^26 cycles after a call
 COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA = "copy", "torch", "torch.compile", "Triton", "NumPy", "numba"
 CUPY, CUDNN, FLASH = "CuPy", attention.CUDNN, attention.FLASH
+WHOLE_CASE = "all"  # in `MeasuredRow.problems`: an error before any peer ran, such as missing memory for the inputs
 CEILING = "ceiling"  # the time of an empty kernel plus that of the bytes at the speed of a large copy; the ratio is our share of it
 PEERS = {"gpu": (COPY, TORCH, COMPILED, TRITON), "cpu": (NUMPY, NUMBA, TORCH)}
 #: Peers of any benchmark.
@@ -78,6 +80,15 @@ class MeasuredRow:
         if OURS not in self.times:
             return None
         return self.amount / self.times[OURS].median / (1e6 if self.unit == "GB/s" else 1e9)
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """The problems by peer without those of peers that do not take part: the benchmark or the device does not have them."""
+        return {peer: why for peer, why in self.problems.items() if why != "none" and not why.startswith(LEFT_OUT)}
+
+    def asked(self, peer: str) -> bool:
+        """Whether a peer took part in this case, even if it failed."""
+        return peer in self.times or peer in self.failures
 
     def ratio(self, peer: str, ours_as: str = OURS) -> Ratio | None:
         """The ratio of a peer's time to ours, or to that of our variant `ours_as`."""

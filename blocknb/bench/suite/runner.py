@@ -7,6 +7,7 @@ once. The environment of that process also makes malloc keep freed memory, so th
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import platform
@@ -22,7 +23,7 @@ from typing import Any
 from blocknb.bench.suite import floors, table
 from blocknb.bench.suite.catalogue import BENCHMARKS
 from blocknb.bench.suite.definition import BenchmarkCase, SuiteBenchmark, parse_shape
-from blocknb.bench.suite.measure import MeasuredRow, MeasuringSession, measure, refuse_unknown
+from blocknb.bench.suite.measure import WHOLE_CASE, MeasuredRow, MeasuringSession, measure, one_line, refuse_unknown
 from blocknb.bench.suite.search import Best, text
 from blocknb.cpus import cpu_count
 from blocknb.errors import Unsupported
@@ -83,7 +84,15 @@ def run(names: Sequence[str], options: BenchOptions) -> list[dict[str, Any]]:
     counts = options.threads or tuple(sorted({1, cpu_count()}))
     documents: list[dict[str, Any]] = []
     for n in counts:
-        documents.append(_in_a_process(names, replace(options, threads=(n,))))
+        try:
+            documents.append(_in_a_process(names, replace(options, threads=(n,))))
+        except (
+            subprocess.CalledProcessError
+        ) as error:  # it has said why; the other numbers of threads are measured anyway
+            missing = {f"all peers on {n} threads": f"the process ended with status {error.returncode}"}
+            documents.append(
+                {"device": name_of(HOST), "threads": n, "missing": missing, "rows": [], "interrupted": False}
+            )
         if documents[-1]["interrupted"]:
             break
     return documents
@@ -110,11 +119,12 @@ def chosen(
 def on_gpu(names: Sequence[str], options: BenchOptions) -> dict[str, Any]:
     import cupy
 
-    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
+    number = cupy.cuda.runtime.getDevice()
+    properties, bus = cupy.cuda.runtime.getDeviceProperties(number), cupy.cuda.Device(number).pci_bus_id
     name = properties["name"].decode()
     session = MeasuringSession("gpu", options.peers or None, rounds=options.rounds, clean_cache=options.clean_cache)
     best = Best(f"{name}, Triton {versions().get('triton', '')}", fresh=options.search)
-    return _measured(names, options, session, best, name, gpu_state)
+    return _measured(names, options, session, best, name, functools.partial(gpu_state, bus))
 
 
 def on_cpu(names: Sequence[str], options: BenchOptions) -> dict[str, Any]:
@@ -196,9 +206,11 @@ def _one(
     for case in cases:
         try:
             row = measure(session, benchmark, case, before=best.before, best=best)
+        except KeyboardInterrupt:  # in a search; the rows before it count
+            session.cancelled = True
+            break
         except Exception as error:  # e.g. out of memory; the next case may fit
-            print(f"  {case}: {type(error).__name__}: {error}", flush=True)
-            continue
+            row = MeasuredRow(case, 0, problems={WHOLE_CASE: f"failed: {one_line(error)}"})
         rows.append(row)
         print(table.line(row, peers))
         tail = [f"    {peer}: {text(config)}" for peer, config in row.configs.items() if best.fresh]
@@ -251,10 +263,12 @@ def versions() -> dict[str, str]:
     return {"Python": platform.python_version(), **versions_of(LIBRARIES)}
 
 
-def gpu_state() -> dict[str, Any]:
-    """Clocks in MHz, watts and degrees Celsius from nvidia-smi; {} without it."""
+def gpu_state(bus: str) -> dict[str, Any]:
+    """Clocks in MHz, watts and degrees Celsius from nvidia-smi; {} without it.
+
+    `bus` is the PCI address of the GPU: nvidia-smi ignores CUDA_VISIBLE_DEVICES, so its numbers are not those of CUDA."""
     fields = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
-    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", "--id=0"]
+    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", f"--id={bus}"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):

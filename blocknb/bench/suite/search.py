@@ -18,6 +18,7 @@ from typing import Any
 from blocknb.bench.suite.definition import Config
 from blocknb.bench.suite.measure import OURS, TRITON, Bench, Contender, one_line
 from blocknb.bench.suite.triton_source import source
+from blocknb.runtime import whole_files
 
 FILE = Path(__file__).with_name("triton_best.json")
 ROUNDS = 12
@@ -37,7 +38,8 @@ class TileSweep:
 
 
 def sweep(bench: Bench, compilers: tuple[str, ...]) -> TileSweep:
-    """Checks and times every configuration of the benchmark's grid with each compiler, interleaved."""
+    """Checks and times every configuration of the benchmark's grid with each compiler, interleaved. Raises KeyboardInterrupt after an
+    interrupt, because the best of some configurations is not the best one."""
     session, found = bench.session, TileSweep(str(bench.case))
     calls: dict[str, Callable[[], Any]] = {}
     places: dict[str, tuple[str, Config]] = {}
@@ -60,7 +62,10 @@ def sweep(bench: Bench, compilers: tuple[str, ...]) -> TileSweep:
                 calls[label], places[label] = call, (compiler, config)
     if OURS in compilers:
         calls["default"] = bench.candidate(OURS, None).call
-    for label, timing in session.time(calls, ROUNDS).items():
+    times = session.time(calls, ROUNDS)
+    if session.cancelled:
+        raise KeyboardInterrupt
+    for label, timing in times.items():
         if label == "default":
             found.default = timing.median
         else:
@@ -176,7 +181,7 @@ class Best:
                 entry = {"config": best[0], "ms": round(best[1], 5), "source": _digest(bench, peer)}
                 self.kept.setdefault(self.device, {})[_name(bench, peer)] = entry
         with contextlib.suppress(OSError):  # the installation may be read-only; `kept` serves this run
-            self.path.write_text(json.dumps(self.kept, indent=1, sort_keys=True) + "\n")
+            whole_files.write_text(self.path, json.dumps(self.kept, indent=1, sort_keys=True) + "\n")
 
 
 def _name(bench: Bench, peer: str) -> str:

@@ -124,7 +124,7 @@ def measure(kernel: Any = matmul, shapes: Sequence[Shape] = SHAPES, rounds: int 
                 raise ArithmeticError(f"{name}, {shape_text((m, n, k))}: the result is wrong")
         del exact
         calls[LIBRARY] = partial(cupy.matmul, a, b.T, out=library)
-        times = interleaved(calls, gpu=True, rounds=rounds, warmup=2)
+        times = interleaved(calls, gpu=True, rounds=rounds, warmup=2).complete()
         found += rows((m, n, k), times, properties["name"].decode())
     return found
 

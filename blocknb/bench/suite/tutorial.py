@@ -67,7 +67,7 @@ def measure() -> list[dict[str, Any]]:
                     calls[name]()
                     if why := wrong(torch, made, found, causal):
                         raise ValueError(f"{name}, {tokens} x {head}, seed {seed}: {why}")
-                times = interleaved(calls, gpu=True, rounds=ROUNDS, warmup=2)
+                times = interleaved(calls, gpu=True, rounds=ROUNDS, warmup=2).complete()
                 ours, other = (times[name].median for name in calls)
                 rows.append({
                     "shape": f"{tokens}x{head}", "mask": "causal" if causal else "none", "seed": seed,

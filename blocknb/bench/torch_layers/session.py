@@ -91,10 +91,7 @@ class StepClock:
 
     def _times(self, calls: Mapping[str, Call], **how: Any) -> dict[str, Timing]:
         """Raises KeyboardInterrupt if an interrupt ended the measurement."""
-        found = interleaved(calls, rounds=self.rounds, seconds=self.seconds, **how)
-        if found.cancelled:
-            raise KeyboardInterrupt
-        return dict(found)
+        return dict(interleaved(calls, rounds=self.rounds, seconds=self.seconds, **how).complete())
 
 
 def entry(timing: Timing) -> dict[str, Any]:

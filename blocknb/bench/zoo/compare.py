@@ -58,6 +58,8 @@ def matched(case: str, ours: Sequence[Row], theirs: Sequence[Row], problem: str)
         if problem:
             rows[-1]["problem"] = problem
     rows += [{"case": case, "kernel": key[0], "problem": "blocknb launched it less often"} for key in b if key not in a]
+    if problem and not any("ratio" in row for row in rows):  # the results differ, whatever was launched
+        rows.append({"case": case, "kernel": "", "problem": problem})
     return rows
 
 
@@ -93,12 +95,13 @@ def summary(rows: Sequence[Row]) -> str:
     """The geometric mean, the share of slow kernels, the slowest, and the failures."""
     timed = [row for row in rows if "ratio" in row]
     mean = geometric_mean(row["ratio"] for row in timed)
-    if mean is None:
-        return "no kernel was measured"
     slow = sorted((row for row in timed if row["ratio"] < SLOW), key=lambda row: row["ratio"])
     failed = list(dict.fromkeys((row["case"], row["problem"]) for row in rows if row.get("problem")))
-    lines = [f"{len(timed)} kernels: Triton's time over blocknb's, geometric mean {mean:.3f}; {len(slow)} below {SLOW:g} "
-             f"({len(slow) / len(timed):.1%})"]  # fmt: skip
+    if mean is None:
+        lines = ["no kernel was measured"]
+    else:
+        lines = [f"{len(timed)} kernels: Triton's time over blocknb's, geometric mean {mean:.3f}; {len(slow)} below {SLOW:g} "
+                 f"({len(slow) / len(timed):.1%})"]  # fmt: skip
     lines += [f"  slow: {line(row)}" for row in slow]
     lines += [f"  failed: {case}: {text}" for case, text in failed]
     return "\n".join(lines)

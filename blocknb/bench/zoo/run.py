@@ -43,7 +43,8 @@ def run(options: ZooOptions, say: Callable[[str], None] = print) -> list[Row]:
     workers = {name: CompilerProcess(name, options.configs, options.limit) for name in (OURS, TRITON)}
     rows: list[Row] = []
     try:
-        for case in chosen(workers, options, say):
+        cases, rows = chosen(workers, options, say)
+        for case in cases:
             if options.seconds and time.perf_counter() - begin > options.seconds:
                 say(f"stopped after {options.seconds:g} seconds")
                 break
@@ -73,27 +74,36 @@ def _require() -> None:
             raise Unsupported(f"zoo compares with Triton, and {module} is not installed", hint=f"pip install {module}")
 
 
-def chosen(workers: dict[str, CompilerProcess], options: ZooOptions, say: Callable[[str], None]) -> list[str]:
-    """The names of the cases. Says which libraries are left out, and why. Raises ValueError for an unknown library."""
+def chosen(
+    workers: dict[str, CompilerProcess], options: ZooOptions, say: Callable[[str], None]
+) -> tuple[list[str], list[Row]]:
+    """The names of the cases, and a row with the reason for each library that is left out. Says both. Raises ValueError for an unknown
+    library."""
     if unknown := [name for name in options.libraries if name not in LIBRARIES]:
         raise ValueError(f"no library {unknown[0]!r}; there are {', '.join(LIBRARIES)}")
     names: list[str] = []
+    left_out: list[Row] = []
+
+    def leave_out(library: str, why: str) -> None:
+        say(f"{library}: left out: {why}")
+        left_out.append({"case": library, "kernel": "", "problem": why})
+
     for library in options.libraries or tuple(LIBRARIES):
         if why := missing(library):
-            say(f"{library}: left out: {why}")
+            leave_out(library, why)
             continue
         for worker in workers.values():  # both import at the same time
             worker.send("list", library=library)
         answers = {name: worker.receive() for name, worker in workers.items()}
         failed = {name: answer["error"] for name, answer in answers.items() if "error" in answer}
         if failed:
-            say(f"{library}: left out: " + "; ".join(f"under {name}, {text}" for name, text in failed.items()))
+            leave_out(library, "; ".join(f"under {name}, {text}" for name, text in failed.items()))
             continue
         names += next(iter(answers.values()))["cases"]
         for worker in workers.values():
             worker.listed.append(library)
     first, step = options.share
-    return [name for name in names if not options.only or name in options.only][first::step]
+    return [name for name in names if not options.only or name in options.only][first::step], left_out
 
 
 def one_case(workers: dict[str, CompilerProcess], case: str, options: ZooOptions) -> list[Row]:
@@ -124,7 +134,8 @@ def compile_only(
     worker = CompilerProcess(compiler, options.configs, options.limit, target)
     rows: list[Row] = []
     try:
-        for case in chosen({compiler: worker}, options, say):
+        cases, left_out = chosen({compiler: worker}, options, say)
+        for case in cases:
             answer = worker.ask("compile", case=case, seed=options.seed)
             found = answer.get("kernels", []) + (
                 [{"kernel": "", "error": answer["error"]}] if "error" in answer else []
@@ -136,4 +147,4 @@ def compile_only(
         worker.stop()
     refused = [row for row in rows if "error" in row]
     say(f"{len(rows) - len(refused)} kernels compiled for {target}, {len(refused)} refused")
-    return rows
+    return rows + left_out

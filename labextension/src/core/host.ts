@@ -38,8 +38,8 @@ export interface Host {
   fetchBlob?(hash: string): Promise<Listing>;
   /** Returns a link that opens the card at a place. */
   link?(target: LinkTarget): string;
-  /** Copies a text to the clipboard. */
-  copy?(text: string): void;
+  /** Copies a text to the clipboard. Rejects if the browser does not allow it. */
+  copy?(text: string): Promise<void>;
   /** Runs the cell of the card, as JupyterLab does for Shift+Enter (next), Ctrl+Enter (stay) and Alt+Enter (insert). */
   runCell?(then: RunCell): void;
   /** Opens a view of the card in a panel beside the notebook. */

@@ -157,7 +157,12 @@ function mountView(view: ViewSpec, panel: HTMLElement, store: Store, from?: Moun
 }
 
 /** Reports a change of the store to views. Settings of the listings reach the editors directly. */
-function updateViews(root: HTMLElement, views: readonly Mounted[], change: Change, store: Store): void {
+export function updateViews(
+  root: HTMLElement,
+  views: readonly Mounted[],
+  change: Change,
+  store: Store,
+): void {
   if (change === 'display') {
     paintSwitches(root, store.display);
   }
@@ -211,7 +216,7 @@ function dockView(key: string, element: HTMLElement, store: Store, from?: Mounte
 }
 
 /** Says which part of the document is not shown. A click shows a part that is only large. */
-function paintNotice(notice: HTMLElement, store: Store): void {
+export function paintNotice(notice: HTMLElement, store: Store): void {
   const { problem } = store;
   notice.hidden = problem === null;
   notice.replaceChildren(problem?.text ?? '');

@@ -6,9 +6,10 @@
  */
 
 import { fetchDeferred } from './deferred';
-import { button, h } from './dom';
+import { h } from './dom';
 import type { Host } from './host';
-import { mount } from './mount';
+import { listenKeys } from './keys';
+import { mount, paintNotice, updateViews } from './mount';
 import type { Document } from './schema';
 import type { ShownParts } from './shown_parts';
 import { stageDiff } from './stage_diff';
@@ -88,7 +89,7 @@ function defined(state: Partial<ViewState>): Partial<ViewState> {
 
 /** Translates between the values of a widget's traits and the store. */
 class TraitLink {
-  private stop = (): void => {};
+  private readonly stops: (() => void)[] = [];
   /** The values that the widget has. */
   private readonly told: Partial<ViewState> = {};
   private pinned: Selection | null = null;
@@ -99,7 +100,7 @@ class TraitLink {
   ) {}
 
   listen(): void {
-    this.stop = this.store.subscribe((change) => {
+    const stop = this.store.subscribe((change) => {
       const { pinned } = this.store;
       if (change === 'selection' && pinned !== this.pinned) {
         this.pinned = pinned;
@@ -110,14 +111,15 @@ class TraitLink {
         this.tell({ target: this.store.current.target ?? null });
       }
     });
-    this.store.shown.onTell((parts) => {
+    const stopTold = this.store.shown.onTell((parts) => {
       const index = this.store.stages.findIndex((stage) => stage.name === parts.stage);
       this.tell({ ...parts, ...(index >= 0 && { stage_index: index }) });
     });
+    this.stops.push(stop, stopTold);
   }
 
   dispose(): void {
-    this.stop();
+    this.stops.splice(0).forEach((stop) => stop());
   }
 
   show(state: Partial<ViewState>): void {
@@ -190,26 +192,22 @@ function mountSingle(element: HTMLElement, key: string, store: Store): { dispose
   };
   const stop = store.subscribe((change) => {
     if (change === 'problem' || change === 'document') {
-      paintProblem(notice, store);
+      paintNotice(notice, store);
     }
     if (change === 'document' && (mounted === null) !== (empty() !== null)) {
       mounted?.dispose?.();
       open();
-    } else if (change !== 'problem') {
-      mounted?.update(change);
+    } else {
+      updateViews(root, mounted ? [mounted] : [], change, store);
     }
   });
   const stopDeferred = fetchDeferred(store);
-  root.addEventListener('keydown', (event) => {
-    const modified = event.ctrlKey || event.metaKey || event.altKey;
-    const field = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
-    if (!modified && !field && !event.defaultPrevented && mounted?.key?.(event)) {
-      event.preventDefault();
-    }
-    if (!modified && event.key !== 'Escape' && event.key !== 'Tab') {
-      event.stopPropagation();
-    }
-  });
+  listenKeys(
+    root,
+    store,
+    () => mounted ?? undefined,
+    () => {}, // a view alone has no list of keys
+  );
   element.replaceChildren(root);
   try {
     open();
@@ -225,15 +223,4 @@ function mountSingle(element: HTMLElement, key: string, store: Store): { dispose
       root.remove();
     },
   };
-}
-
-function paintProblem(notice: HTMLElement, store: Store): void {
-  notice.hidden = store.problem === null;
-  notice.replaceChildren(store.problem?.text ?? '');
-  if (store.problem?.asks) {
-    notice.append(
-      ' ',
-      button('Show it', () => store.showLarge()),
-    );
-  }
 }

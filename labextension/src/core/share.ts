@@ -9,15 +9,9 @@ import type { Store } from './store';
 /** Creates the foot of a card and appends it. `now` is what the card shows. */
 export function shareFoot(root: HTMLElement, store: Store, now: () => LinkTarget): void {
   const said = h('span.bnb-quiet', { role: 'status' });
-  const link = button(
-    'Copy link',
-    () => {
-      const { host } = store;
-      host.copy?.(host.link?.(now()) ?? '');
-      said.textContent = 'The link is copied.';
-    },
-    { title: 'Copy a link to what this card shows: tab, pass, step and selected line' },
-  );
+  const link = button('Copy link', () => store.run(copyLink(store, now(), said)), {
+    title: 'Copy a link to what this card shows: tab, pass, step and selected line',
+  });
   const file = button('Save HTML', () => store.run(saveFile(store, said)), {
     title: 'Save this card as one HTML file that needs no kernel',
   });
@@ -33,6 +27,17 @@ export function shareFoot(root: HTMLElement, store: Store, now: () => LinkTarget
   });
   paint();
   root.append(foot);
+}
+
+/** Copies a link to what the card shows. If the browser does not allow it, the foot shows the link. */
+async function copyLink({ host }: Store, target: LinkTarget, said: HTMLElement): Promise<void> {
+  const link = host.link!(target);
+  try {
+    await host.copy!(link);
+    said.textContent = 'The link is copied.';
+  } catch (error) {
+    said.textContent = `The link cannot be copied (${(error as Error).message}): ${link}`;
+  }
 }
 
 async function saveFile(store: Store, said: HTMLElement): Promise<void> {

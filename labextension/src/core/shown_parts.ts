@@ -37,13 +37,15 @@ export class Shown {
     this.widgets.forEach((listener) => listener(parts));
   }
 
-  /** Calls back when a view shall move. */
-  onAsk(listener: Listener): void {
+  /** Calls back when a view shall move. Returns a function that stops the calls. */
+  onAsk(listener: Listener): () => void {
     this.views.add(listener);
+    return () => this.views.delete(listener);
   }
 
-  /** Calls back when the user has moved a view. */
-  onTell(listener: Listener): void {
+  /** Calls back when the user has moved a view. Returns a function that stops the calls. */
+  onTell(listener: Listener): () => void {
     this.widgets.add(listener);
+    return () => this.widgets.delete(listener);
   }
 }

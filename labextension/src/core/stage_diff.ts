@@ -30,6 +30,7 @@ class StageDiff implements Mounted {
   private readonly box = h('div.bnb-listing');
   private diff: DiffPane | null = null;
   private paintToken = 0;
+  private readonly stopAsks = this.store.shown.onAsk((parts) => this.choose(parts));
 
   constructor(
     panel: HTMLElement,
@@ -50,7 +51,6 @@ class StageDiff implements Mounted {
     };
     this.left.addEventListener('change', () => user({ compared_with: this.left.value || null }));
     this.right.addEventListener('change', () => user({ stage: this.right.value }));
-    store.shown.onAsk((parts) => this.choose(parts));
     this.choose(store.shown.wanted);
   }
 
@@ -63,6 +63,8 @@ class StageDiff implements Mounted {
   }
 
   dispose(): void {
+    this.stopAsks();
+    this.paintToken += 1; // a text that comes later is not shown
     this.diff?.dispose();
   }
 

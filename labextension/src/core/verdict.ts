@@ -30,12 +30,12 @@ export interface VerdictHead {
 /** Creates the head of the course. */
 export function verdictHead(store: Store): VerdictHead {
   const element = h('div.bnb-course');
-  let painted: unknown[] = [];
+  let painted = '';
   const paint = (): void => {
     const { verdict, question } = store.doc;
-    const now = [verdict, question, store.host.request];
-    if (now.every((part, i) => part === painted[i]) && painted.length) {
-      return; // an answer that the user types stays
+    const now = JSON.stringify([verdict, question, store.host.request !== undefined]);
+    if (now === painted) {
+      return; // an answer that the user types stays, also if the same card comes again with more facts or another connection
     }
     painted = now;
     element.replaceChildren(
@@ -102,13 +102,12 @@ function findingItem(store: Store, { text, line, case: name }: Verdict['findings
 
 /** Offers the next hint: as a button with a live kernel, otherwise as the magic that shows it. */
 function nextStep(store: Store, verdict: Verdict, paint: () => void): HTMLElement | null {
-  const { request, save } = store.host;
   const parts: (Node | string)[] = [];
-  if (verdict.hint && request) {
+  if (verdict.hint && store.host.request) {
     const ask = async (): Promise<void> => {
-      const answer = (await request('hint', {})) as { verdict: Verdict };
+      const answer = (await store.host.request?.('hint', {})) as { verdict: Verdict };
       store.doc = { ...store.doc, verdict: answer.verdict };
-      save?.(store.doc);
+      store.host.save?.(store.doc);
       paint();
     };
     const next = button(
@@ -130,7 +129,6 @@ function nextStep(store: Store, verdict: Verdict, paint: () => void): HTMLElemen
 }
 
 function questionPart(store: Store, question: Question): HTMLElement {
-  const { request } = store.host;
   const paragraphs = question.question
     .trim()
     .split('\n\n')
@@ -158,8 +156,8 @@ function questionPart(store: Store, question: Question): HTMLElement {
         ...renderBackquotes(question.text ? `. ${question.text}` : ''),
       ),
     );
-  } else if (request) {
-    element.append(answerForm(store, request));
+  } else if (store.host.request) {
+    element.append(answerForm(store));
   } else {
     element.append(
       h('p.bnb-quiet', {}, ...renderBackquotes(`Answer with \`%predict ${question.name} ...\``)),
@@ -168,7 +166,7 @@ function questionPart(store: Store, question: Question): HTMLElement {
   return element;
 }
 
-function answerForm(store: Store, request: NonNullable<Store['host']['request']>): HTMLElement {
+function answerForm(store: Store): HTMLElement {
   const field = h('input.bnb-answer', { type: 'text', 'aria-label': 'Your answer', autocomplete: 'off' });
   const send = h('button.bnb-button', { type: 'submit' }, 'Answer');
   const form = h('form.bnb-answer-form', {}, field, send);
@@ -177,12 +175,14 @@ function answerForm(store: Store, request: NonNullable<Store['host']['request']>
     const answer = field.value.trim();
     if (answer && !send.disabled) {
       send.disabled = true; // the first answer is the one that the progress keeps
-      const shown = request('predict', { answer }).then((found) => {
-        const { document } = found as { document: Store['doc'] };
+      const ask = async (): Promise<void> => {
+        const { document } = (await store.host.request?.('predict', { answer })) as {
+          document: Store['doc'];
+        };
         store.update(document);
         store.host.save?.(document);
-      });
-      store.run(shown.finally(() => (send.disabled = false)));
+      };
+      store.run(ask().finally(() => (send.disabled = false)));
     }
   });
   form.addEventListener('keydown', (event) => event.stopPropagation());

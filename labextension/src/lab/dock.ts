@@ -47,9 +47,16 @@ class DockedView extends Widget {
     this.node.classList.add('bnb-dock-waiting');
   }
 
+  /** Ends the view. JupyterLab only takes a closed widget out of its layout, so `Docks` would know a panel that is nowhere. */
+  close(): void {
+    this.dispose();
+  }
+
   dispose(): void {
-    this.shown?.dispose();
-    super.dispose();
+    if (!this.isDisposed) {
+      this.shown?.dispose();
+      super.dispose();
+    }
   }
 }
 
@@ -70,7 +77,7 @@ export class Docks {
       this.open.add(dock);
       dock.showCard(card);
       dock.disposed.connect(() => this.open.delete(dock));
-      place.panel.disposed.connect(() => dock.dispose());
+      place.panel.disposed.connect(dock.dispose, dock);
       if (this.labShell) {
         this.labShell.add(dock, 'main', { mode: 'split-right', ref: place.panel.id, activate: false });
       } else {

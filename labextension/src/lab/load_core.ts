@@ -20,9 +20,10 @@ declare const __webpack_public_path__: string;
 
 let core: Promise<Core> | null = null;
 
-/** Loads the views once per page. */
+/** Loads the views once per page. The next widget tries again if that failed, for example without a connection. */
 export function loadCore(): Promise<Core> {
   core ??= import('../core/mount_view').catch(() => loadViewer());
+  core.catch(() => (core = null));
   return core;
 }
 

@@ -10,6 +10,7 @@ import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import type { JSONObject } from '@lumino/coreutils';
 import { Widget } from '@lumino/widgets';
 
+import { copyText } from '../core/copy';
 import type { CellState, Host, RunCell } from '../core/host';
 import { type Card, mount } from '../core/mount';
 import type { LinkTarget } from '../core/link_target';
@@ -233,7 +234,7 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
           }
         },
       }),
-      copy: (text) => void navigator.clipboard?.writeText(text),
+      copy: copyText,
       ...(panel && {
         link: (target: LinkTarget) => cardAddress(panel.context.path, this.cellId(panel) ?? '', target),
       }),

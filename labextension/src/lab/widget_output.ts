@@ -12,6 +12,7 @@ import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import type { JSONObject } from '@lumino/coreutils';
 import { type Panel, PanelLayout, type Widget } from '@lumino/widgets';
 
+import { copyText } from '../core/copy';
 import { mountComposed } from '../core/mount_composed';
 import { type Composed, type Document, MIME } from '../core/schema';
 import { SHOWN_EVENT, type ShownDetail } from './shown_event';
@@ -104,8 +105,7 @@ export class WidgetOutput {
 
   private showSaved(): void {
     if (!this.live && !this.unmount && this.doc?.widget) {
-      const copy = (text: string): void => void navigator.clipboard?.writeText(text);
-      this.unmount = mountComposed(this.saved, this.doc.widget, { state: 'saved', copy });
+      this.unmount = mountComposed(this.saved, this.doc.widget, { state: 'saved', copy: copyText });
     }
   }
 

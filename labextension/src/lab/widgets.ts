@@ -15,6 +15,7 @@ import {
 } from '@jupyter-widgets/base';
 import type { JSONObject } from '@lumino/coreutils';
 
+import { copyText } from '../core/copy';
 import { problemOf, readable } from '../core/documents';
 import { VERSION } from '../core/hello';
 import type { Host } from '../core/host';
@@ -248,7 +249,7 @@ export class KernelViewWidget extends DOMWidgetView {
     return {
       state: live ? 'live' : this.wasLive ? 'disconnected' : 'saved',
       ...(this.shownDocument && cellHost(this.el, this.shownDocument)),
-      copy: (text) => void navigator.clipboard?.writeText(text),
+      copy: copyText,
       ...(source &&
         live && {
           request: source.request.bind(source),

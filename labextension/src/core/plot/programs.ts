@@ -1,6 +1,6 @@
 /** A map of the programs of a launch over the array that they write, numbered in launch order. It shows the program swizzle. */
 
-import { svg } from '../dom';
+import { h, svg } from '../dom';
 import { locate, type ProgramMap } from '../tiles';
 import { SHADES } from './grid';
 
@@ -44,8 +44,24 @@ export function describe(map: ProgramMap): string {
   return `Programs in launch order over ${map.array}: ${first.join('; ')}${more}.`;
 }
 
+/** Creates the map with a sentence on what it shows. `total` is the number of programs of the launch. */
+export function labelledPrograms(
+  map: ProgramMap,
+  total: number,
+  current: number,
+  choose: (program: number) => void,
+): HTMLElement[] {
+  const more = total > map.origins.length ? `, the first ${map.origins.length} of ${total}` : '';
+  const about = `Programs over ${map.array}, numbered in launch order${more}`;
+  const drawing = programs(map, current, choose);
+  return [
+    h('p.bnb-quiet', {}, about),
+    h('div.bnb-map-box', { tabindex: 0, role: 'group', 'aria-label': about }, drawing),
+  ];
+}
+
 /** Draws the map. A click on a program calls `choose`. */
-export function programs(map: ProgramMap, current: number, choose: (program: number) => void): SVGSVGElement {
+function programs(map: ProgramMap, current: number, choose: (program: number) => void): SVGSVGElement {
   const places = positions(map);
   const known = places.filter((p): p is Place => p !== null);
   const rows = Math.max(...known.map((p) => Math.floor(p.row) + 1), 1);

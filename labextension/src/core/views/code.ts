@@ -6,10 +6,11 @@
 import type { Language } from '../cm/languages';
 import { lineColoursSwitch } from '../cm/line_colours';
 import { findInListing, pane, type Pane } from '../cm/pane';
+import { copyButton } from '../copy';
 import { button, h } from '../dom';
 import type { ViewLink } from '../link_target';
 import { paneSwitches } from '../pane_switches';
-import type { Listing, View } from '../schema';
+import type { View } from '../schema';
 import type { ShownParts } from '../shown_parts';
 import type { Store } from '../store';
 import { listingSearch, type Searched } from './listing_search';
@@ -194,6 +195,7 @@ class Column {
   private readonly explained = h('p.bnb-explained', { role: 'status' });
   private levels: Level[] = [];
   private paintToken = 0;
+  private readonly stopAsks = this.store.shown.onAsk((parts) => this.chooseStage(parts));
 
   constructor(
     parent: HTMLElement,
@@ -208,10 +210,11 @@ class Column {
       this.store.run(this.paint());
       this.tellStage();
     });
-    if (kind === 'ir') {
-      store.shown.onAsk((parts) => this.chooseStage(parts));
-    }
-    const copy = button('Copy', () => this.store.run(this.copy()), { title: 'Copy this text' });
+    const copy = copyButton(
+      () => store.host,
+      async () => (await store.listing(this.level?.hash))?.text ?? null,
+      'Copy this text',
+    );
     const element = h('div.bnb-column');
     const tools = h('div.bnb-tools', {}, this.choice, copy, paneSwitches(store, element, 'wrap'));
     element.append(tools, this.missing, this.box, this.explained);
@@ -276,6 +279,7 @@ class Column {
   }
 
   dispose(): void {
+    this.stopAsks();
     this.pane.dispose();
   }
 
@@ -330,13 +334,6 @@ class Column {
     this.missing.textContent = listing ? '' : missingReason(this.store, level);
     this.explained.textContent = '';
     this.pane.show(listing, level?.language ?? 'text');
-  }
-
-  private async copy(): Promise<void> {
-    const listing: Listing | null = await this.store.listing(this.level?.hash);
-    if (listing) {
-      this.store.host.copy?.(listing.text);
-    }
   }
 }
 

@@ -45,6 +45,8 @@ class HistoryView implements Mounted {
   private readonly listings = new Map<string, Promise<Map<string, Listing>>>();
   private a = -1;
   private b = -1;
+  /** The versions that the user picked, by key. null: the view chooses. */
+  private picked: string[] | null = null;
   private diff: Comparison | null = null;
   private readonly levels: HTMLButtonElement;
   /** The Compare view of two versions, while it is shown. */
@@ -55,7 +57,10 @@ class HistoryView implements Mounted {
     panel: HTMLElement,
     private readonly store: Store,
   ) {
-    this.what.addEventListener('change', () => this.store.run(this.paintText()));
+    this.what.addEventListener('change', () => {
+      this.pick();
+      this.store.run(this.paintText());
+    });
     const first = button('Find first differing pass', () => this.store.run(this.findFirstDifference()), {
       title: 'Select the first pass after which the IR of the two versions differs',
     });
@@ -91,14 +96,7 @@ class HistoryView implements Mounted {
 
   private reset(): void {
     this.listings.clear();
-    const shown = this.versions.findIndex((v) => v.version === this.store.doc.version);
-    this.b = shown >= 0 ? shown : this.versions.length - 1;
-    this.a = this.b > 0 ? this.b - 1 : Math.min(1, this.versions.length - 1);
-    const { a, b } = this.store.doc.diff ?? {};
-    if (a?.version && b?.version) {
-      const places = [a, b].map((side) => this.versions.findIndex((v) => v.version === side.version));
-      [this.a, this.b] = places.every((i) => i >= 0) ? places : [this.a, this.b];
-    }
+    this.chooseSides();
     this.paintTable();
     this.runs.replaceChildren(...versionRuns(this.store.doc));
     const shownHere = this.store.stages.map((stage) => stage.name);
@@ -109,8 +107,36 @@ class HistoryView implements Mounted {
       options.unshift(h('option', { value: REQUESTED }, `${a.label} and ${b.label}`));
     }
     options.push(...names.map((name) => h('option', { value: name }, `IR after ${name}`)));
+    const before = this.what.value;
     this.what.replaceChildren(...options);
+    if (this.picked && options.some(({ value }) => value === before)) {
+      this.what.value = before;
+    }
     this.store.run(this.paintText());
+  }
+
+  /** Chooses the versions to compare: those that the user picked while the document has them, else those that the document names. */
+  private chooseSides(): void {
+    const place = (key: string): number => this.versions.findIndex((v) => v.version === key);
+    const picked = this.picked?.map(place);
+    if (picked?.every((i) => i >= 0)) {
+      [this.a, this.b] = picked;
+      return;
+    }
+    this.picked = null;
+    const shown = place(this.store.doc.version);
+    this.b = shown >= 0 ? shown : this.versions.length - 1;
+    this.a = this.b > 0 ? this.b - 1 : Math.min(1, this.versions.length - 1);
+    const { a, b } = this.store.doc.diff ?? {};
+    if (a?.version && b?.version) {
+      const places = [place(a.version), place(b.version)];
+      [this.a, this.b] = places.every((i) => i >= 0) ? places : [this.a, this.b];
+    }
+  }
+
+  /** Notes that the user has chosen what is compared, which another document then keeps. */
+  private pick(): void {
+    this.picked = [this.a, this.b].map((i) => this.versions[i]?.version ?? '');
   }
 
   private paintTable(): void {
@@ -148,6 +174,7 @@ class HistoryView implements Mounted {
       });
       input.addEventListener('change', () => {
         this[side] = i;
+        this.pick();
         if (this.what.value === REQUESTED) {
           this.what.value = SOURCE;
         }
@@ -300,7 +327,11 @@ class HistoryView implements Mounted {
       }
       const asked = { versions: [one.version, two.version] };
       const { document } = (await this.store.host.request('compare', asked)) as { document: unknown };
-      if (token !== this.paintToken || !readable(document)) {
+      if (!readable(document)) {
+        throw new Error('The kernel has sent a page that this version cannot show.');
+      }
+      if (token !== this.paintToken) {
+        this.status.textContent = ''; // the user has chosen something else in the meantime
         return;
       }
       this.clearText();
@@ -336,6 +367,7 @@ class HistoryView implements Mounted {
       if (difference(a, b, true).hunks.length) {
         this.status.textContent = `Versions ${one.number} and ${two.number} first differ after ${name}.`;
         this.what.value = name;
+        this.pick();
         return this.paintText();
       }
     }

@@ -5,10 +5,11 @@
 
 import { comparison, type Comparison } from '../cm/comparison';
 import { pane, type Pane } from '../cm/pane';
+import { copyButton } from '../copy';
 import { breakable, button, h, uniqueId } from '../dom';
 import { paneSwitches, split } from '../pane_switches';
 import { origins } from '../origins';
-import type { Document, Note, Stage } from '../schema';
+import type { Document, Stage } from '../schema';
 import type { ShownParts } from '../shown_parts';
 import type { Store } from '../store';
 import { ChangeList } from './change_sentences';
@@ -16,9 +17,10 @@ import { StageEditor } from './edit';
 import { notesList } from './notes';
 import { OpLife } from './op_life';
 import { passFinder } from './pass_finder';
+import { effect, noteCount, unchangedReason } from './pass_texts';
 import { opHistory } from './provenance';
 import type { Mounted, ViewSpec } from './spec';
-import { stageLink } from './stage_link';
+import { findStage, stageLink, stageText } from './stage_link';
 
 export const passes: ViewSpec = {
   key: 'passes',
@@ -81,6 +83,9 @@ class Passes implements Mounted {
   private single: Pane | null = null;
   private diff: Comparison | null = null;
   private paintToken = 0;
+  /** The chosen stages by name and place, to find them again in another document. */
+  private known: readonly string[] = [];
+  private readonly stopAsks = this.store.shown.onAsk((parts) => this.chooseByName(parts) && this.paintAll());
 
   constructor(
     panel: HTMLElement,
@@ -119,11 +124,6 @@ class Passes implements Mounted {
       [this.chosen, this.base] = [from.chosen, from.base];
     }
     this.chooseByName(store.shown.wanted);
-    store.shown.onAsk((parts) => {
-      if (this.chooseByName(parts)) {
-        this.reset();
-      }
-    });
     this.reset();
   }
 
@@ -151,7 +151,11 @@ class Passes implements Mounted {
     const tools = h('div.bnb-tools');
     const main = h('div.bnb-main', {}, tools, this.about, this.life.element, this.changes.element, this.text);
     const { element, toggle } = split(side, main, 'passes');
-    const copy = button('Copy', () => this.store.run(this.copy()), { title: 'Copy the IR after this pass' });
+    const copy = copyButton(
+      () => this.store.host,
+      async () => (await this.store.listing(this.stages[this.chosen]?.text))?.text ?? null,
+      'Copy the IR after this pass',
+    );
     tools.append(
       toggle,
       h('label', {}, 'compare with ', this.compare),
@@ -280,6 +284,8 @@ class Passes implements Mounted {
   }
 
   dispose(): void {
+    this.stopAsks();
+    this.paintToken += 1; // a text that comes later is not shown
     this.single?.dispose();
     this.diff?.dispose();
   }
@@ -300,11 +306,23 @@ class Passes implements Mounted {
     return index(stage) >= 0 || base !== undefined;
   }
 
+  /** Shows another document or target, at the same stages if it has them. */
   private reset(): void {
-    this.chosen = Math.min(this.chosen, Math.max(0, this.stages.length - 1));
-    if (this.base >= this.stages.length) {
-      this.base = -1;
+    const [chosen, base] = this.known;
+    if (chosen) {
+      this.chosen = findStage(this.stages, chosen, () => {});
     }
+    if (base) {
+      let gone = false;
+      const found = findStage(this.stages, base, () => (gone = true));
+      this.base = gone ? -1 : found;
+    }
+    this.chosen = Math.max(0, Math.min(this.chosen, this.stages.length - 1));
+    this.base = this.base < this.stages.length ? this.base : -1;
+    this.paintAll();
+  }
+
+  private paintAll(): void {
     this.paintList();
     this.paintStage();
   }
@@ -316,8 +334,7 @@ class Passes implements Mounted {
 
   private showStages(chosen: number, base: number): void {
     [this.chosen, this.base] = [chosen, base];
-    this.paintList();
-    this.paintStage();
+    this.paintAll();
     this.tellStages();
   }
 
@@ -369,7 +386,7 @@ class Passes implements Mounted {
       h('span.bnb-stage-name', {}, ...breakable(stage.name)),
       h('span.bnb-stage-effect', {}, effect(stage, i)),
       h('span.bnb-stage-time', {}, `${stage.milliseconds.toFixed(2)} ms`),
-      h('span.bnb-stage-notes', {}, count(stage.notes, missed)),
+      h('span.bnb-stage-notes', {}, noteCount(stage.notes, missed)),
     );
     return row;
   }
@@ -404,6 +421,7 @@ class Passes implements Mounted {
   }
 
   private async paintText(): Promise<void> {
+    this.known = [this.chosen, this.base].map((at) => stageText(this.stages, at));
     this.closeEditor(true);
     this.store.run(this.changes.show(this.base, this.chosen));
     const token = ++this.paintToken;
@@ -454,45 +472,4 @@ class Passes implements Mounted {
       ? `This text is not stored, because the card is at its limit of 600 kB. Use ${left.call} to get it.`
       : 'This text is not stored, because the card is at its limit of 600 kB.';
   }
-
-  private async copy(): Promise<void> {
-    const listing = await this.store.listing(this.stages[this.chosen]?.text);
-    if (listing) {
-      this.store.host.copy?.(listing.text);
-    }
-  }
-}
-
-/** Returns the effect of a pass on the number of ops. */
-export function effect(stage: Stage, index: number): string {
-  if (index === 0) {
-    return `${stage.ops} ops${stage.edited ? ', edited' : ''}`;
-  }
-  if (stage.skipped) {
-    return 'disabled';
-  }
-  if (stage.edited) {
-    return `${stage.ops} ops, edited`;
-  }
-  if (!stage.changed) {
-    return 'no change';
-  }
-  return stage.delta === 0
-    ? `${stage.ops} ops, unchanged`
-    : `${stage.ops} ops (${stage.delta > 0 ? '+' : '−'}${Math.abs(stage.delta)})`;
-}
-
-/** Returns why a pass without notes changed nothing. */
-function unchangedReason(stage: Stage, index: number): string {
-  if (index === 0 || stage.changed) {
-    return '';
-  }
-  return stage.skipped ? 'The pass is disabled.' : 'The pass does not apply to this kernel.';
-}
-
-function count(notes: readonly Note[], missed: number): string {
-  if (!notes.length) {
-    return '';
-  }
-  return `${notes.length} note${notes.length > 1 ? 's' : ''}${missed ? `, ${missed} missed` : ''}`;
 }

@@ -152,20 +152,22 @@ class SweepView implements Mounted {
     const found: HTMLElement[] = [];
     const possible = quantities(part);
     if (possible.length > 1) {
-      found.push(this.select('show ', possible, possible[0], part, (value) => (this.quantity = value)));
+      const shown = possible.find((q) => q === this.quantity) ?? possible[0];
+      found.push(this.select('show ', possible, shown, part, (value) => (this.quantity = value)));
     }
     if (part.second) {
       const labels = part.series.map((s) => s.label);
       if (labels.length > 1) {
         const chosen = (label: string): void => void (this.series = labels.indexOf(label));
-        found.push(this.select('series ', labels, labels[0], part, chosen));
+        found.push(this.select('series ', labels, labels[this.series] ?? labels[0], part, chosen));
       }
     } else {
       if (part.values.every((v) => typeof v === 'number' && v > 0)) {
         const usual = isLogarithmic(part.values) ? 'log' : 'linear';
-        found.push(this.select(`${part.axis} axis `, scales, usual, part, (value) => (this.x = value)));
+        const shown = this.x ?? usual;
+        found.push(this.select(`${part.axis} axis `, scales, shown, part, (value) => (this.x = value)));
       }
-      found.push(this.select('vertical axis ', scales, 'linear', part, (value) => (this.y = value)));
+      found.push(this.select('vertical axis ', scales, this.y, part, (value) => (this.y = value)));
     }
     const plot = (): SVGSVGElement | null => this.plot.querySelector('svg');
     return [...found, ...saveButtons(`${this.store.doc.kernel}-sweep`, plot, () => sweepRecords(part))];

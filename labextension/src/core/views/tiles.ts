@@ -8,7 +8,7 @@ import type { LinkParts } from '../link_target';
 import { accessAdvice } from '../access_advice';
 import { split } from '../pane_switches';
 import { PendingLink } from '../pending_link';
-import { programs } from '../plot/programs';
+import { labelledPrograms } from '../plot/programs';
 import type { ShownParts } from '../shown_parts';
 import type { Store } from '../store';
 import {
@@ -47,8 +47,13 @@ class Tiles implements Mounted {
   private quantity: Quantity = 'warp';
   /** Why the program that a widget named is not shown. */
   private refused = '';
+  private loadToken = 0;
   private requestToken = 0;
-  private readonly answers = new Map<string, Record<string, TileAccess>>();
+  /** What the kernel answered for the document, by program and iteration. Another document has another map. */
+  private answers = new Map<string, Record<string, TileAccess>>();
+  private readonly stopAsks = this.store.shown.onAsk(
+    (parts) => this.facts?.ops.length && this.showWanted(parts),
+  );
   readonly link = new PendingLink(
     () => tileParts(this.choices),
     (parts, missing) => this.showLink(parts, missing),
@@ -75,13 +80,12 @@ class Tiles implements Mounted {
     top.append(toggle, this.tools);
     panel.append(element);
     this.listen();
-    store.shown.onAsk((parts) => this.facts?.ops.length && this.showWanted(parts));
     this.store.run(this.load());
   }
 
   update(change: string): void {
     if (change === 'document') {
-      this.answers.clear();
+      this.answers = new Map();
       this.store.run(this.load());
     } else if (change === 'host' && this.facts?.ops.length) {
       this.paintAll();
@@ -158,6 +162,7 @@ class Tiles implements Mounted {
   }
 
   dispose(): void {
+    this.stopAsks();
     this.sheet.dispose();
   }
 
@@ -189,7 +194,7 @@ class Tiles implements Mounted {
   }
 
   private async load(): Promise<void> {
-    const token = ++this.requestToken;
+    const token = ++this.loadToken;
     const part = this.store.doc.tiles;
     let found: Facts | null = null;
     let why = part?.why ?? '';
@@ -197,7 +202,7 @@ class Tiles implements Mounted {
       found = await unpackTiles(part, this.store);
       why = 'The accesses in this card cannot be read.';
     }
-    if (token !== this.requestToken) {
+    if (token !== this.loadToken) {
       return;
     }
     this.facts = found;
@@ -292,7 +297,7 @@ class Tiles implements Mounted {
 
   /** Requests a program that the document does not contain from the kernel. */
   private async fetch(): Promise<void> {
-    const { program, iteration } = this;
+    const { program, iteration, answers } = this;
     const request = this.store.host.request;
     if (this.accesses || !request) {
       return;
@@ -302,12 +307,12 @@ class Tiles implements Mounted {
     try {
       const content = { program, iteration };
       const answer = (await request('tiles', content)) as { accesses: Record<string, TileAccess> };
-      this.answers.set(`${program}:${iteration}`, answer.accesses);
-      if (token === this.requestToken) {
+      answers.set(`${program}:${iteration}`, answer.accesses);
+      if (token === this.requestToken && answers === this.answers) {
         this.paintAll();
       }
     } catch (error) {
-      if (token === this.requestToken) {
+      if (token === this.requestToken && answers === this.answers) {
         this.status.textContent = String((error as Error).message);
       }
     }
@@ -484,17 +489,8 @@ class Tiles implements Mounted {
   }
 
   private paintMap(): void {
-    const map = this.facts!.map;
-    if (!map) {
-      this.map.replaceChildren();
-      return;
-    }
-    const more = this.total > map.origins.length ? `, the first ${map.origins.length} of ${this.total}` : '';
-    const drawing = programs(map, this.program, (program) => this.selectProgram(program));
-    const about = `Programs over ${map.array}, numbered in launch order${more}`;
-    this.map.replaceChildren(
-      h('p.bnb-quiet', {}, about),
-      h('div.bnb-map-box', { tabindex: 0, role: 'group', 'aria-label': about }, drawing),
-    );
+    const { map } = this.facts!;
+    const choose = (program: number): void => this.selectProgram(program);
+    this.map.replaceChildren(...(map ? labelledPrograms(map, this.total, this.program, choose) : []));
   }
 }
