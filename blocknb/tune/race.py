@@ -94,6 +94,8 @@ class Race:
     seen: Callable[[], tuple[float, bool]] = lambda: (math.inf, False)
     #: The races on a cluster, by kind of device.
     kinds: dict[str, Race] = field(default_factory=dict)
+    #: Whether a configuration is known that does not spill heavily, here or on another worker.
+    light: bool = False
     #: Trials of an earlier tuning, which a worker has on its disk.
     known: dict[Config, Trial] = field(default_factory=dict)
 
@@ -121,9 +123,10 @@ class Race:
             warnings.warn_explicit(message, RuntimeWarning, place.file if place else "", place.line if place else 0)
 
     def refuse_spilling(self, spilled: Mapping[Config, int]) -> None:
-        """Leaves out what spills heavily (bytes by configuration), unless everything does."""
+        """Leaves out what spills heavily (bytes by configuration), unless everything does, also on other workers."""
         heavy = {config: count for config, count in spilled.items() if count > SPILLS}
-        if len(heavy) < len(spilled):
+        self.light = self.light or len(heavy) < len(spilled)
+        if self.light:
             for config, count in heavy.items():
                 self.out[config] = LEFT_OUT, f"{count} bytes of spills a thread"
 
