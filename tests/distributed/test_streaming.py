@@ -12,7 +12,7 @@ import pytest
 from pretend_device import PretendDevice
 
 from blocknb.arrays import in_flight
-from blocknb.arrays.halo import HaloBlock, HaloPieces
+from blocknb.arrays.halo import EdgeSlices, HaloBlock, HaloPieces
 from blocknb.arrays.streaming import Streamer
 from blocknb.errors import LaunchError
 
@@ -219,15 +219,12 @@ def test_the_bands_are_the_frame(edges: str | float) -> None:
     x = np.random.default_rng(0).random((7, 5, 9))
     array, depths = da.from_array(x, chunks=((4, 3), (5,), (3, 6))), {0: 2, 1: 0, 2: 1}
     for index in np.ndindex(*array.numblocks):
-        pieces = HaloPieces("halo", array, index, depths, dict.fromkeys(range(3), edges))
+        slices = EdgeSlices("slices", array)
+        pieces = HaloPieces(slices, index, depths, dict.fromkeys(range(3), edges))
         spec = pieces.spec()
-        found = {
-            key: array.blocks[key[1:]].compute(scheduler="synchronous")
-            for key in pieces.keys
-            if key not in pieces.slicing
-        }
-        for key, (_, source, part) in pieces.slicing.items():
-            found[key] = array.blocks[source[1:]].compute(scheduler="synchronous")[part]
+        found = {pieces.keys[0]: array.blocks[index].compute(scheduler="synchronous")}
+        for key, (task, source) in slices.tasks().items():
+            found[key] = task(array.blocks[source[1:]].compute(scheduler="synchronous"))
         block = spec.block([found[key] for key in pieces.keys])
         expected, again = (np.full(block.shape, np.nan) for _ in range(2))
         block.assembled(expected)
