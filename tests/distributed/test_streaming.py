@@ -154,6 +154,28 @@ def test_an_error_of_a_wrapper_frees_the_memory_and_the_streams() -> None:
     assert np.array_equal(streamer.run(doubling(device), [np.ones(N)], (N,), F8), np.full(N, 2.0))
 
 
+def test_the_error_of_a_wrapper_is_not_replaced_by_that_of_a_wait() -> None:
+    device = PretendDevice()
+    streamer = Streamer(device, None, tasks=1)
+    synchronize, waits = device.synchronize, []
+
+    def fails(x, out):
+        raise LaunchError("no such grid")
+
+    def broken(what):
+        waits.append(what)
+        raise RuntimeError("an illegal memory access was encountered")
+
+    device.synchronize = broken  # type: ignore[method-assign]
+    with pytest.raises(LaunchError, match="no such grid"):
+        streamer.run(fails, [np.zeros(N)], (N,), F8)
+    assert len(waits) == 3, "it waits for all streams"
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        streamer.run(doubling(device), [np.ones(N)], (N,), F8)
+    device.synchronize = synchronize  # type: ignore[method-assign]
+    assert np.array_equal(streamer.run(doubling(device), [np.ones(N)], (N,), F8), np.full(N, 2.0))
+
+
 def test_a_block_that_is_not_contiguous_is_staged_once() -> None:
     device, x = PretendDevice(), np.arange(2 * N, dtype=F8)
     device.is_pinned = lambda block: True  # type: ignore[method-assign]
