@@ -22,6 +22,8 @@ from blocknb.tune.race import SPILLS, Race
 from blocknb.tune.tuning import Tuning
 
 _OPEN = 16  # searches that a worker keeps
+#: The part of `rep` that a task spends on a configuration. It decides what enters the final, which measures the fastest again.
+SHARE = 0.5
 _searches: collections.OrderedDict[tuple[str, str], WorkerSearch] = collections.OrderedDict()
 _lock = threading.Lock()
 _measuring = threading.Lock()
@@ -86,7 +88,7 @@ class WorkerSearch:
         import cloudpickle
 
         self.tuner, self.configs, self.args, self.kwargs = cloudpickle.loads(parcel.data)
-        self.bound, self.stopped = math.inf, False
+        self.bound, self.stopped, self.warm = math.inf, False, False
 
     @property
     def gpu(self) -> int | None:
@@ -105,13 +107,14 @@ class WorkerSearch:
             self.tuner.__name__,
             final=final,
             finalists=final,
-            # The last task has warmed the device up, and the entrants of a final have run on a device of this kind.
-            warmups=0 if final else 1,
+            warmups=0 if self.warm else 1,  # the last task has warmed the device up, and each first run loads the code
             light=light,
+            share=1.0 if final else SHARE,
             seen=lambda: (math.inf if final else self.bound, self.stopped),
         )
         with _measuring:
             self.tuner.race_here(race, [self.configs[number] for number in numbers], self.args, self.kwargs)
+            self.warm = True
         return [] if self.stopped else [self._measurement(race, number) for number in numbers]
 
     def _measurement(self, race: WorkerRace, number: int) -> Measurement:

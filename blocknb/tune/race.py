@@ -90,6 +90,8 @@ class Race:
     finalists: bool = False
     #: Rounds that warm the device up, at most.
     warmups: int = WARMUPS
+    #: The part of `rep` that a configuration gets. Below 1, a time that is over needs LEAST rounds, because a final follows elsewhere.
+    share: float = 1.0
     #: What the rest of a cluster knows: (the least median in milliseconds, whether to stop).
     seen: Callable[[], tuple[float, bool]] = lambda: (math.inf, False)
     #: The races on a cluster, by kind of device.
@@ -158,7 +160,7 @@ class Race:
                 # No `seconds`: the judge looks at the clock.
                 warmup_seconds=warmup * len(named) / 1e3,
                 clock=lambda entrant: float(entrant.timed(device)),  # type: ignore[attr-defined]
-                going=Judge(self, named, before, rep * len(named) / 1e3, step),
+                going=Judge(self, named, before, self.share * rep * len(named) / 1e3, step),
             )
         for name, timing in found.items():
             self.values[named[name].config] = [*before[name], *timing.values]
@@ -205,7 +207,7 @@ class Judge:
             return []
         for name, ratio in hopeless(known, least).items():
             self._stop(known, name, f"{ratio:.3g} times the best after {rounds} rounds")
-        if not self.final and now >= self.end and rounds >= LEAST_ROUNDS:
+        if not self.final and now >= self.end and rounds >= (LEAST_ROUNDS if self.race.share == 1 else LEAST):
             if not self.race.final:
                 return []
             self.final, self.end = True, now + self.seconds
