@@ -17,7 +17,7 @@ import numpy as np
 
 from blocknb.arrays.block_calls import DEVICES, BlockCall
 from blocknb.arrays.dask_import import checked_arrays, parsed_limit
-from blocknb.arrays.halo import HaloPieces, HaloSpec, fits
+from blocknb.arrays.halo import EdgeSlices, HaloPieces, HaloSpec, fits
 from blocknb.errors import LaunchError
 
 _BOUNDARIES = ("reflect", "periodic", "nearest")
@@ -130,13 +130,14 @@ def _halo_graph(
 ) -> dict[Any, Any]:
     """The tasks of `map_overlap` on arrays of the same chunks."""
     tasks: dict[Any, Any] = {}
+    slices = [EdgeSlices(f"{name}-{n}-slices", one) for n, one in enumerate(arrays)]
     for index in itertools.product(*map(range, arrays[0].numblocks)):
-        found = [HaloPieces(f"{name}-{n}", one, index, depths, edges) for n, one in enumerate(arrays)]
+        found = [HaloPieces(one, index, depths, edges) for one in slices]
         specs = tuple(one.spec() for one in found)
         function = HaloCall(call, tuple(found[0].sizes), specs, tuple(len(one.keys) for one in found))
         tasks[(name, *index)] = (function, *(key for one in found for key in one.keys))
-        for one in found:
-            tasks.update(one.slicing)
+    for one in slices:
+        tasks.update(one.tasks())
     return tasks
 
 

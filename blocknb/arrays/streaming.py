@@ -140,17 +140,17 @@ class Streamer:
         try:
             yield task
             add(blocks=1, copy_ms=self._sum(task.copy_spans), compute_ms=self._sum(task.kernel_spans))
+            self.device.synchronize(task.kernels)
         except BaseException:
-            for stream in (self._to_device, self._to_host):
-                self.device.synchronize(self.device.record(stream))
+            # After an error of a kernel, each wait raises an error, too. The first one says what happened.
+            for stream in (self._to_device, self._to_host, task.kernels):
+                with contextlib.suppress(Exception):
+                    self.device.synchronize(self.device.record(stream))
             raise
         finally:
-            try:
-                self.device.synchronize(task.kernels)
-            finally:
-                for kept in (task.staged, task.copy_spans, task.kernel_spans):
-                    kept.clear()
-                self._idle.put(task)
+            for kept in (task.staged, task.copy_spans, task.kernel_spans):
+                kept.clear()
+            self._idle.put(task)
 
     def _sum(self, spans: Sequence[tuple[Any, Any]]) -> float:
         return sum(self.device.milliseconds(*span) for span in spans)

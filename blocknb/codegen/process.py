@@ -161,7 +161,7 @@ class WorkerProcess:
 
     def _stopped(self) -> bool:
         """Whether a signal has stopped the worker or the tool that it runs. Only Linux tells."""
-        return any(_state(pid) == "T" for pid in (self._popen.pid, *_children(self._popen.pid)))
+        return any(process_state(pid) == "T" for pid in (self._popen.pid, *_children(self._popen.pid)))
 
     def _last_words(self) -> str:
         size = os.fstat(self._log.fileno()).st_size
@@ -169,7 +169,7 @@ class WorkerProcess:
         return os.pread(self._log.fileno(), size - start, start).decode("utf-8", "replace").strip()
 
 
-def _state(pid: int) -> str:
+def process_state(pid: int) -> str:
     """The state of a process: R, S, D, T (stopped), t (held by a debugger), Z; "" if unknown. See proc(5)."""
     try:
         with open(f"/proc/{pid}/stat") as file:

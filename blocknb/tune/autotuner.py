@@ -185,7 +185,8 @@ class Autotuner(Wrapper):
         """
         self.nargs = dict(zip(self.arg_names, args, strict=False))
         configs = self.prune_configs(kwargs)
-        self.compile_ahead(configs, args, kwargs)
+        if len(configs) > 1:
+            self.compile_ahead(configs, args, kwargs)
         made, failure = [], None
         for config in configs:
             self._describe(config, args, kwargs)
@@ -210,10 +211,9 @@ class Autotuner(Wrapper):
 
         A configuration whose result is not known yet is missing. Its error appears when it is tried alone.
         """
-        if len(configs) < 2:
-            return {}
         given = {name: value for name, value in kwargs.items() if name not in ("grid", "warmup", "interpret")}
         places: dict[Config, int] = {}
+        costs: list[float] = []
         with parallel_compile.gathered() as requests:
             for config in configs:
                 before = len(requests)
@@ -222,7 +222,12 @@ class Autotuner(Wrapper):
                     self.fn.warmup(*args, **{**given, **config.launched(self.arg_names)})
                 if len(requests) == before + 1:
                     places[config] = before
-        made = parallel_compile.compile_all(requests, f"{self.__name__}: compiling configurations")
+                costs += [config.compile_cost] * (len(requests) - before)
+        # The kernel that is ready last keeps all others waiting, so the slowest compilations begin first.
+        order = sorted(range(len(requests)), key=lambda place: -costs[place])
+        label = f"{self.__name__}: compiling configurations"
+        answers = parallel_compile.compile_all([requests[place] for place in order], label)
+        made = dict(zip(order, answers, strict=True))
         return {config: made[place] for config, place in places.items()}
 
     def _named(self, args: tuple[Any, ...]) -> dict[str, Any]:
@@ -235,7 +240,7 @@ class Autotuner(Wrapper):
         named = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
         given = {name: value for name, value in named.items() if name in self.arg_names}
         values = [given[name] for name in self.keys if name in given]
-        if wrong := [name for name in self.keys if name in given and not _hashable(given[name])]:
+        if wrong := [name for name in self.keys if name in given and not store.hashable(given[name])]:
             kind = type(given[wrong[0]]).__name__
             message = f"key={list(self.keys)!r} of {self.__name__} names `{wrong[0]}`, which is of type {kind}"
             raise LaunchError(message, hint="a key names numbers; dtypes of arrays are part of the key anyway")
@@ -435,14 +440,6 @@ class Autotuner(Wrapper):
             return testing.do_bench_cudagraph(call, rep=repeat, quantiles=quantiles)
         budget = self.measuring.warmup
         return testing.do_bench(call, warmup=budget, rep=repeat, quantiles=quantiles)
-
-
-def _hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except (TypeError, ValueError):  # a memoryview raises ValueError
-        return False
-    return True
 
 
 def _best_of(tuning: Tuning) -> Config:

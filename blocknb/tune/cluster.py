@@ -98,12 +98,15 @@ class Member:
 
 @dataclass(eq=False)
 class DeviceSearch:
-    """The search on one kind of device. `pending` are the numbers that no worker has measured, `final` those of the last comparison."""
+    """The search on one kind of device. `pending` are the numbers that no worker has measured, `final` those of the last comparison.
+
+    `light`: a worker has code that does not spill heavily, so all workers leave out what does."""
 
     kind: str
     race: Race
     pending: collections.deque[int] = field(default_factory=collections.deque)
     final: tuple[int, ...] | None = None
+    light: bool = False
     seen: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -267,7 +270,7 @@ class ClusterSearch:
                 search = self.kinds[member.opened.kind]
                 if (work := self._next(search, member))[0]:
                     member.numbers, member.final = work
-                    self._submit(member, measuring_worker.measure, work[0], search.best[0], work[1])
+                    self._submit(member, measuring_worker.measure, work[0], search.best[0], search.light, work[1])
         busy = any(member.future is not None for member in self.members.values())
         return busy or any(search.pending for search in self.kinds.values()) or not self.members
 
@@ -334,8 +337,11 @@ class ClusterSearch:
             trials = zip(self.configs, opened.known.trials, strict=True)
             race.known = {config: replace(trial, config=config) for config, trial in trials}
         done = {*race.values, *race.answers, *race.out, *race.known}
-        pending = collections.deque(number for number in self.tried if self.configs[number] not in done)
-        self.kinds[opened.kind] = DeviceSearch(opened.kind, race, pending)
+        pending = [number for number in self.tried if self.configs[number] not in done]
+        # Small tiles come first: the first tasks are the largest, and tell the others which times are slow and that code need not spill.
+        # What may be slow comes last, one by one, when much is known. Shares, which are every second one, have equal costs of compilation.
+        pending.sort(key=lambda number: self.configs[number].compile_cost)
+        self.kinds[opened.kind] = DeviceSearch(opened.kind, race, collections.deque(pending))
 
     def _take(self, member: Member, measured: Sequence[Measurement]) -> None:
         assert member.opened is not None
@@ -344,6 +350,7 @@ class ClusterSearch:
         for one in measured:
             self._record(search.race, one)
             search.learn(self.configs[one.number])
+            search.light = search.light or one.light
         member.numbers, member.final, was_final = (), False, member.final
         least, config = search.best
         if least < before * TOLD:

@@ -10,7 +10,7 @@ import collections
 import math
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,10 +18,12 @@ from blocknb.errors import KernelError
 from blocknb.runtime import cache
 from blocknb.tune import store
 from blocknb.tune.config import Config
-from blocknb.tune.race import Race
+from blocknb.tune.race import SPILLS, Race
 from blocknb.tune.tuning import Tuning
 
 _OPEN = 16  # searches that a worker keeps
+#: The part of `rep` that a task spends on a configuration. It decides what enters the final, which measures the fastest again.
+SHARE = 0.5
 _searches: collections.OrderedDict[tuple[str, str], WorkerSearch] = collections.OrderedDict()
 _lock = threading.Lock()
 _measuring = threading.Lock()
@@ -51,13 +53,16 @@ class Opened:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The result for one configuration: the milliseconds of its rounds or the answer of a `do_bench`, or why it is out."""
+    """The result for one configuration: the milliseconds of its rounds or the answer of a `do_bench`, or why it is out.
+
+    `light`: its code is known not to spill heavily, so configurations that do need no measurement on any worker."""
 
     number: int
     values: tuple[float, ...] = ()
     answer: Any = None
     out: tuple[str, str] | None = None
     error: KernelError | None = None
+    light: bool = False
 
 
 @dataclass
@@ -65,10 +70,15 @@ class WorkerRace(Race):
     """A race among some configurations on one worker. The client reports the refused ones."""
 
     errors: dict[Config, KernelError] = field(default_factory=dict)
+    spilled: dict[Config, int] = field(default_factory=dict)
 
     def refuse(self, config: Config, error: KernelError) -> None:
         self.out[config] = self.refusal(error)
         self.failure = self.errors[config] = error
+
+    def refuse_spilling(self, spilled: Mapping[Config, int]) -> None:
+        self.spilled.update(spilled)
+        super().refuse_spilling(spilled)
 
 
 class WorkerSearch:
@@ -78,7 +88,7 @@ class WorkerSearch:
         import cloudpickle
 
         self.tuner, self.configs, self.args, self.kwargs = cloudpickle.loads(parcel.data)
-        self.bound, self.stopped = math.inf, False
+        self.bound, self.stopped, self.warm = math.inf, False, False
 
     @property
     def gpu(self) -> int | None:
@@ -90,24 +100,29 @@ class WorkerSearch:
         place: store.StorePlace | None = self.tuner.store_place(key, configs, self.args, self.kwargs)
         return place
 
-    def measured(self, numbers: Sequence[int], final: bool) -> list[Measurement]:
-        """Races some configurations. Nothing is returned after a stop."""
+    def measured(self, numbers: Sequence[int], light: bool, final: bool) -> list[Measurement]:
+        """Races some configurations. `light` is that of the Race. Nothing is returned after a stop."""
         # In the final, all run here; a time of another device must not exclude them.
         race = WorkerRace(
             self.tuner.__name__,
             final=final,
             finalists=final,
-            warmups=1,  # the last task has warmed the device up
+            warmups=0 if self.warm else 1,  # the last task has warmed the device up, and each first run loads the code
+            light=light,
+            share=1.0 if final else SHARE,
             seen=lambda: (math.inf if final else self.bound, self.stopped),
         )
         with _measuring:
             self.tuner.race_here(race, [self.configs[number] for number in numbers], self.args, self.kwargs)
+            self.warm = True
         return [] if self.stopped else [self._measurement(race, number) for number in numbers]
 
     def _measurement(self, race: WorkerRace, number: int) -> Measurement:
         config = self.configs[number]
         values = tuple(race.values.get(config, ()))
-        return Measurement(number, values, race.answers.get(config), race.out.get(config), race.errors.get(config))
+        light = race.spilled.get(config, SPILLS + 1) <= SPILLS
+        answer, out, error = race.answers.get(config), race.out.get(config), race.errors.get(config)
+        return Measurement(number, values, answer, out, error, light)
 
 
 def _search(name: str, parcel: Parcel) -> WorkerSearch:
@@ -146,11 +161,15 @@ def prepare(name: str, parcel: Parcel, numbers: tuple[int, ...]) -> None:
     search.tuner.compile_ahead([search.configs[number] for number in numbers], search.args, search.kwargs)
 
 
-def measure(name: str, parcel: Parcel, numbers: tuple[int, ...], bound: float, final: bool) -> list[Measurement]:
-    """Measures configurations of an open search. Raises the errors of a launch, other than those that refuse one configuration."""
+def measure(
+    name: str, parcel: Parcel, numbers: tuple[int, ...], bound: float, light: bool, final: bool
+) -> list[Measurement]:
+    """Measures configurations of an open search. Raises the errors of a launch, other than those that refuse one configuration.
+
+    `bound` is the least median of all workers in milliseconds, `light` whether one of them has code that does not spill heavily."""
     search = _search(name, parcel)
     search.bound = min(search.bound, bound)
-    return search.measured(numbers, final)
+    return search.measured(numbers, light, final)
 
 
 def tell(name: str, bound: float) -> None:

@@ -90,10 +90,14 @@ class Race:
     finalists: bool = False
     #: Rounds that warm the device up, at most.
     warmups: int = WARMUPS
+    #: The part of `rep` that a configuration gets. Below 1, a time that is over needs LEAST rounds, because a final follows elsewhere.
+    share: float = 1.0
     #: What the rest of a cluster knows: (the least median in milliseconds, whether to stop).
     seen: Callable[[], tuple[float, bool]] = lambda: (math.inf, False)
     #: The races on a cluster, by kind of device.
     kinds: dict[str, Race] = field(default_factory=dict)
+    #: Whether a configuration is known that does not spill heavily, here or on another worker.
+    light: bool = False
     #: Trials of an earlier tuning, which a worker has on its disk.
     known: dict[Config, Trial] = field(default_factory=dict)
 
@@ -121,9 +125,10 @@ class Race:
             warnings.warn_explicit(message, RuntimeWarning, place.file if place else "", place.line if place else 0)
 
     def refuse_spilling(self, spilled: Mapping[Config, int]) -> None:
-        """Leaves out what spills heavily (bytes by configuration), unless everything does."""
+        """Leaves out what spills heavily (bytes by configuration), unless everything does, also on other workers."""
         heavy = {config: count for config, count in spilled.items() if count > SPILLS}
-        if len(heavy) < len(spilled):
+        self.light = self.light or len(heavy) < len(spilled)
+        if self.light:
             for config, count in heavy.items():
                 self.out[config] = LEFT_OUT, f"{count} bytes of spills a thread"
 
@@ -155,7 +160,7 @@ class Race:
                 # No `seconds`: the judge looks at the clock.
                 warmup_seconds=warmup * len(named) / 1e3,
                 clock=lambda entrant: float(entrant.timed(device)),  # type: ignore[attr-defined]
-                going=Judge(self, named, before, rep * len(named) / 1e3, step),
+                going=Judge(self, named, before, self.share * rep * len(named) / 1e3, step),
             )
         for name, timing in found.items():
             self.values[named[name].config] = [*before[name], *timing.values]
@@ -202,7 +207,7 @@ class Judge:
             return []
         for name, ratio in hopeless(known, least).items():
             self._stop(known, name, f"{ratio:.3g} times the best after {rounds} rounds")
-        if not self.final and now >= self.end and rounds >= LEAST_ROUNDS:
+        if not self.final and now >= self.end and rounds >= (LEAST_ROUNDS if self.race.share == 1 else LEAST):
             if not self.race.final:
                 return []
             self.final, self.end = True, now + self.seconds

@@ -105,6 +105,15 @@ def wanted(cache_results: bool | None, own_clock: bool) -> bool:
     return cache_results is None and own_clock and not variables
 
 
+def hashable(value: Any) -> bool:
+    """Whether a value can be part of a tuning key."""
+    try:
+        hash(value)
+    except (TypeError, ValueError):  # a memoryview raises ValueError
+        return False
+    return True
+
+
 def elements(values: Iterable[Any]) -> Iterator[Any]:
     """The values, with tuples flattened."""
     for value in values:

@@ -33,6 +33,7 @@ class FakeTuner(Autotuner):
     log = ""
     pause = PAUSE
     fails = -1
+    heavy = math.inf  # the least BLOCK whose code spills heavily
 
     def compile_ahead(self, configs: list[Config], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[Config, Any]:
         for config in configs:
@@ -40,7 +41,8 @@ class FakeTuner(Autotuner):
         return {}
 
     def race_here(self, race: Race, configs: list[Config], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        for config in configs:
+        race.refuse_spilling({config: 2000 if config.kwargs["BLOCK"] >= self.heavy else 0 for config in configs})
+        for config in (config for config in configs if config not in race.out):
             least, stopped = race.seen()
             if stopped:
                 return

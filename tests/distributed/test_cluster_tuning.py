@@ -26,7 +26,7 @@ from blocknb.tune import Config, store
 from blocknb.tune import cluster as cluster_tuning
 from blocknb.tune.pruning import AutotunerError
 from blocknb.tune.race import FINALISTS, Race, hopeless
-from blocknb.tune.tuning import MEASURED, Tuning
+from blocknb.tune.tuning import LEFT_OUT, MEASURED, Tuning
 
 X = np.zeros(4, np.float32)
 
@@ -90,6 +90,19 @@ def test_each_worker_compiles_its_share_before_it_measures_it(client, tmp_path) 
     for line in log.read_text().splitlines():
         first.setdefault(line.split()[1], line.split()[0])
     assert all(by[block] == worker for worker, block in first.items())
+
+
+def test_all_workers_leave_out_what_spills_heavily_also_one_by_one(client, tmp_path) -> None:
+    """The last tasks have one configuration each, so no other one of the task shows that code need not spill."""
+    log = tmp_path / "log"
+    tuning = tune(fake_tuner(40, log, heavy=30), client)
+    assert [trial.status for trial in tuning.trials] == [MEASURED] * 30 + [LEFT_OUT] * 10
+    assert tuning.trials[35].reason == "2000 bytes of spills a thread"
+    assert max(measured(log)) == 29
+
+
+def test_if_everything_spills_heavily_everything_is_measured(client, tmp_path) -> None:
+    check(tune(fake_tuner(24, tmp_path / "log", heavy=0), client), 24)
 
 
 @pytest.mark.full

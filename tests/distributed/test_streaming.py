@@ -12,7 +12,7 @@ import pytest
 from pretend_device import PretendDevice
 
 from blocknb.arrays import in_flight
-from blocknb.arrays.halo import HaloBlock, HaloPieces
+from blocknb.arrays.halo import EdgeSlices, HaloBlock, HaloPieces
 from blocknb.arrays.streaming import Streamer
 from blocknb.errors import LaunchError
 
@@ -154,6 +154,28 @@ def test_an_error_of_a_wrapper_frees_the_memory_and_the_streams() -> None:
     assert np.array_equal(streamer.run(doubling(device), [np.ones(N)], (N,), F8), np.full(N, 2.0))
 
 
+def test_the_error_of_a_wrapper_is_not_replaced_by_that_of_a_wait() -> None:
+    device = PretendDevice()
+    streamer = Streamer(device, None, tasks=1)
+    synchronize, waits = device.synchronize, []
+
+    def fails(x, out):
+        raise LaunchError("no such grid")
+
+    def broken(what):
+        waits.append(what)
+        raise RuntimeError("an illegal memory access was encountered")
+
+    device.synchronize = broken  # type: ignore[method-assign]
+    with pytest.raises(LaunchError, match="no such grid"):
+        streamer.run(fails, [np.zeros(N)], (N,), F8)
+    assert len(waits) == 3, "it waits for all streams"
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        streamer.run(doubling(device), [np.ones(N)], (N,), F8)
+    device.synchronize = synchronize  # type: ignore[method-assign]
+    assert np.array_equal(streamer.run(doubling(device), [np.ones(N)], (N,), F8), np.full(N, 2.0))
+
+
 def test_a_block_that_is_not_contiguous_is_staged_once() -> None:
     device, x = PretendDevice(), np.arange(2 * N, dtype=F8)
     device.is_pinned = lambda block: True  # type: ignore[method-assign]
@@ -219,15 +241,12 @@ def test_the_bands_are_the_frame(edges: str | float) -> None:
     x = np.random.default_rng(0).random((7, 5, 9))
     array, depths = da.from_array(x, chunks=((4, 3), (5,), (3, 6))), {0: 2, 1: 0, 2: 1}
     for index in np.ndindex(*array.numblocks):
-        pieces = HaloPieces("halo", array, index, depths, dict.fromkeys(range(3), edges))
+        slices = EdgeSlices("slices", array)
+        pieces = HaloPieces(slices, index, depths, dict.fromkeys(range(3), edges))
         spec = pieces.spec()
-        found = {
-            key: array.blocks[key[1:]].compute(scheduler="synchronous")
-            for key in pieces.keys
-            if key not in pieces.slicing
-        }
-        for key, (_, source, part) in pieces.slicing.items():
-            found[key] = array.blocks[source[1:]].compute(scheduler="synchronous")[part]
+        found = {pieces.keys[0]: array.blocks[index].compute(scheduler="synchronous")}
+        for key, (task, source) in slices.tasks().items():
+            found[key] = task(array.blocks[source[1:]].compute(scheduler="synchronous"))
         block = spec.block([found[key] for key in pieces.keys])
         expected, again = (np.full(block.shape, np.nan) for _ in range(2))
         block.assembled(expected)

@@ -153,6 +153,44 @@ def test_a_pool_that_ends_leaves_the_work_to_this_process(monkeypatch):
     ended.close()
 
 
+def newest_process(pool: compile_pool.CompilePool) -> int:
+    """The process that the server of a pool has forked last."""
+    return int(Path(f"/proc/{pool._server.pid}/task/{pool._server.pid}/children").read_text().split()[-1])
+
+
+def death_of_a_process(pool: compile_pool.CompilePool, kind: signal.Signals) -> None:
+    """Sends a signal to the process of a pool of one, whose next job fails; the job after it has another process."""
+    job = {"key": "k", "path": "/dev/null", "name": "k", "index": 0}
+    assert pool.submit(job).result(60) == {}
+    process = newest_process(pool)
+    os.kill(process, kind)
+    with pytest.raises(compile_pool.PoolEnded):
+        pool.submit(job).result(60)
+    assert pool.submit(job).result(60) == {} and pool.alive
+    assert newest_process(pool) != process
+
+
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_process_that_dies_or_is_stopped_is_replaced(kind, monkeypatch):
+    monkeypatch.setattr(compile_pool, "STOPPED_S", 0.2)
+    monkeypatch.setattr(compile_pool, "LOOKS", 0.1)
+    one = compile_pool.CompilePool(1)
+    try:
+        assert one.wait_for_all(START_S)
+        death_of_a_process(one, kind)
+        death_of_a_process(one, kind)
+    finally:
+        one.close()
+    one._server.wait(30)
+
+
+def test_two_requests_with_one_key_take_the_same_answer(pool, monkeypatch):
+    x, w = torch.linspace(-1, 1, 221).reshape(13, 17), torch.eye(17)
+    modules = graph_file(monkeypatch, f, x, w)
+    (request, job), *_ = compile_ahead._jobs(modules, [])
+    assert pool.compile([(request, job), (request, job)]) == []
+
+
 def test_a_server_that_cannot_start_is_not_started_again(monkeypatch):
     monkeypatch.setattr(compile_pool, "_pool", None)
     monkeypatch.setattr(compile_pool, "_COMMAND", "raise ImportError")

@@ -164,6 +164,25 @@ def test_finalists_have_ten_rounds_and_three_if_the_time_is_over(monkeypatch) ->
     assert [found.trial(entrant.config).rounds for entrant in track.entrants()] == [LEAST_ROUNDS] * 2
 
 
+def test_a_part_of_the_time_decides_what_enters_a_final_elsewhere(monkeypatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(race, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    track = Track({1: 1.0, 2: 1.01}, monkeypatch)
+    normal = track.launch
+
+    def launch(block: int) -> None:
+        now[0] += 0.01
+        normal(block)
+
+    monkeypatch.setattr(track, "launch", launch)
+    rounds = []
+    for rep, share in ((100, 1.0), (100, 0.5), (10, 0.5)):  # 20 ms per round of two
+        found = Race("k", final=False, share=share)
+        track.run(found, rep=rep)
+        rounds.append({found.trial(entrant.config).rounds for entrant in track.entrants()})
+    assert rounds == [{10}, {5}, {LEAST}]
+
+
 def test_on_a_gpu_the_clock_uses_the_device_and_the_stream_of_the_launches(monkeypatch) -> None:
     inside: list[tuple[str, int]] = []
 

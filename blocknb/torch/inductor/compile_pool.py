@@ -2,7 +2,8 @@
 
 One thread per process writes the jobs and reads the answers. A job is a configuration of a generated file, and its answer is an entry
 of the disk cache with its digest. This process takes an answer only if it has computed the same digest for its own request. A job that
-fails there for any reason is compiled here, which gives the result, or the error with its locations.
+fails there for any reason is compiled here, which gives the result, or the error with its locations. Another process replaces one that dies
+or does not answer.
 
 `start` begins a pool in the background when the backend is imported. Like Inductor's own pool it has at most
 `torch._inductor.config.compile_threads` processes. It ends when it has been idle for `IDLE_S` seconds.
@@ -14,8 +15,11 @@ import atexit
 import collections
 import contextlib
 import json
+import math
 import os
 import queue
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -28,7 +32,7 @@ from contextvars import ContextVar
 
 from blocknb import forks
 from blocknb.codegen import worker
-from blocknb.codegen.process import ANSWER_S
+from blocknb.codegen.process import STOPPED_S, process_state
 from blocknb.cpus import cpu_count
 from blocknb.runtime import cache, parallel_compile
 from blocknb.runtime import compile as compiler
@@ -37,7 +41,11 @@ from blocknb.runtime.request import Request
 #: Processes of a pool. Two gain nothing over this process and its LLVM worker.
 FEWEST, MOST = 3, 16
 IDLE_S = 300.0
+JOB_S = (
+    120.0  # how long a job may take; the largest kernels of models take seconds, and this process can compile them, too
+)
 POLL = 0.1  # seconds between two looks at interrupts
+LOOKS = 1.0  # seconds between two looks at the state of a process that has a job
 LABEL = "compiling the kernels of a graph"
 BEGUN = 512  # answers that wait for their graph; that of a graph that is given up comes never
 CHUNK = 8  # requests that this process compiles between two looks at a pool that is not ready
@@ -59,7 +67,7 @@ class CompilePool:
     """`count` processes that compile configurations of generated files. Raises OSError if they cannot be started."""
 
     def __init__(self, count: int):
-        pairs = [socket.socketpair() for _ in range(count)]
+        pairs = [socket.socketpair() for _ in range(1 + count)]  # the first one is for new sockets
         theirs = [str(pair[1].fileno()) for pair in pairs]
         arguments = ["\n".join(sys.path), str(IDLE_S), *theirs]
         try:
@@ -75,13 +83,13 @@ class CompilePool:
         finally:
             for pair in pairs:
                 pair[1].close()
-        self._sockets = [pair[0] for pair in pairs]
+        self._control, *self._sockets = [pair[0] for pair in pairs]
         self._queue: queue.SimpleQueue[tuple[Future[dict], dict] | None] = queue.SimpleQueue()
-        self._lock, self._serving = threading.Lock(), count
+        self._lock, self._serving, self._closed = threading.Lock(), count, False
         self._begun: collections.OrderedDict[tuple[str, str], Future[dict]] = collections.OrderedDict()
         self.ready, self._all_ready = threading.Event(), threading.Semaphore(0)
-        for ours in self._sockets:
-            threading.Thread(target=self._serve, args=(ours,), name="blocknb-compile-pool", daemon=True).start()
+        for place in range(count):
+            threading.Thread(target=self._serve, args=(place,), name="blocknb-compile-pool", daemon=True).start()
 
     @property
     def alive(self) -> bool:
@@ -114,25 +122,60 @@ class CompilePool:
                     self._begun.popitem(last=False)
         return future
 
-    def _serve(self, ours: socket.socket) -> None:
+    def _serve(self, place: int) -> None:
+        """Gives jobs to the process of a socket, and to those that replace it."""
         try:
-            worker.read_frame(ours.fileno())  # the process is ready
-            self.ready.set()
-            self._all_ready.release()
-            while (item := self._queue.get()) is not None:
-                future, job = item
-                if future.set_running_or_notify_cancel():
-                    try:
-                        worker.write_all(ours.fileno(), worker.pack(job))
-                        answer = worker.read_frame(ours.fileno())
-                    except (EOFError, OSError, ValueError):
-                        future.set_exception(PoolEnded())
-                        return
-                    future.set_result(answer)
+            while True:
+                ours = self._sockets[place]
+                process = worker.read_frame(ours.fileno())["pid"]  # it is ready
+                self.ready.set()
+                self._all_ready.release()
+                if self._give_jobs(ours, process):
+                    return
+                self._replace(place)
         except (EOFError, OSError, ValueError):
             pass
         finally:
             self._stop_serving()
+
+    def _give_jobs(self, ours: socket.socket, process: int) -> bool:
+        """Gives jobs to a process. Returns True when the pool is closed, and False if the process is lost; its job then fails."""
+        while (item := self._queue.get()) is not None:
+            future, job = item
+            if future.set_running_or_notify_cancel():
+                try:
+                    worker.write_all(ours.fileno(), worker.pack(job))
+                    answer = self._answer(ours, process)
+                except (EOFError, OSError, ValueError):
+                    future.set_exception(PoolEnded())
+                    return False
+                future.set_result(answer)
+        return True
+
+    @staticmethod
+    def _answer(ours: socket.socket, process: int) -> dict:
+        """The answer of a process. Kills one that is stopped by a signal or takes too long, and raises EOFError."""
+        ready = select.poll()
+        ready.register(ours, select.POLLIN)
+        begin, stopped = time.monotonic(), math.inf
+        while not ready.poll(LOOKS * 1e3):
+            now = time.monotonic()
+            stopped = min(stopped, now) if process_state(process) == "T" else math.inf
+            if now - begin >= JOB_S or now - stopped >= STOPPED_S:
+                with contextlib.suppress(OSError):
+                    os.kill(process, signal.SIGKILL)
+                raise EOFError
+        return worker.read_frame(ours.fileno())
+
+    def _replace(self, place: int) -> None:
+        """Asks the server for a process in place of a lost one. Raises OSError if the server or the pool has ended."""
+        ours, theirs = socket.socketpair()
+        with theirs, self._lock:
+            self._sockets[place].close()
+            self._sockets[place] = ours
+            if self._closed:
+                raise OSError("the pool is closed")
+            socket.send_fds(self._control, [b"+"], [theirs.fileno()])
 
     def _stop_serving(self) -> None:
         with self._lock:
@@ -187,13 +230,11 @@ class CompilePool:
         """Whether the answer is the compilation of the request, which is then in the memory cache."""
         if future.cancelled():
             return True  # this process has compiled it
-        end = time.monotonic() + ANSWER_S
         while not futures.wait([future], POLL).done:  # an interrupt arrives between two waits
-            if time.monotonic() > end:
-                return False
+            pass
         if future.exception() is not None:
             return False
-        answer = future.result()
+        answer = dict(future.result())  # another request with the same key may get it, too
         if answer.pop("digest", None) != request.digest:
             return False
         meta = json.loads(answer.pop("meta"))
@@ -208,14 +249,16 @@ class CompilePool:
 
     def close(self) -> None:
         """Ends the processes; jobs in progress fail."""
-        for ours in self._sockets:
+        with self._lock:
+            self._closed = True
+        for ours in (self._control, *self._sockets):
             with contextlib.suppress(OSError):
                 ours.shutdown(socket.SHUT_RDWR)  # ends a read
             self._queue.put(None)
 
     def forget(self) -> None:
         """In the child of a fork: closes the sockets, which belong to the parent."""
-        for ours in self._sockets:
+        for ours in (self._control, *self._sockets):
             ours.close()
 
 

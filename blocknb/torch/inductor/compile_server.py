@@ -2,16 +2,21 @@
 
 The server has one thread, so the forks are safe, and the processes share its memory. Each of them loads a generated file, compiles one
 configuration with LLVM in the same process, and answers with the entry of the disk cache. LLVM aborts its process on code that it cannot
-select. The pool then sees the end of the socket, and compiles the kernel itself.
+select. The pool then sees the end of the socket, compiles the kernel itself, and sends the server another socket through `control`, for a
+process in place of the lost one.
 """
 
 from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import select
+import socket
 import sys
+import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -19,6 +24,9 @@ from blocknb.codegen import llvm, toolchain, worker
 from blocknb.runtime import cache
 from blocknb.runtime import compile as compiler
 from blocknb.target import Target
+
+POLL_S = 0.5  # seconds between two looks at processes that have ended
+GRACE_S = 5.0  # seconds in which the pool asks for another process in place of a lost one
 
 
 class LocalWorkers(llvm.Workers):
@@ -64,7 +72,7 @@ def compiled(job: dict[str, Any]) -> dict[str, Any]:
 
 def serve(fd: int, idle: float) -> None:
     """Answers the jobs of one socket until it is closed, or silent for `idle` seconds."""
-    worker.write_all(fd, worker.pack({"ready": True}))
+    worker.write_all(fd, worker.pack({"pid": os.getpid()}))
     while select.select([fd], [], [], idle)[0]:
         job = worker.read_frame(fd)
         try:
@@ -86,25 +94,50 @@ def prepare() -> None:
 
 
 def main() -> None:
-    """Serves the sockets whose numbers are arguments, after the seconds of idleness."""
-    idle, fds = float(sys.argv[2]), [int(word) for word in sys.argv[3:]]
+    """Serves the sockets whose numbers are arguments, after the seconds of idleness and the number of the socket `control`."""
+    idle, control, *fds = float(sys.argv[2]), *map(int, sys.argv[3:])
     local = LocalWorkers(1)
     llvm.shared = lambda: local  # type: ignore[assignment]
     prepare()
     gc.collect()
     gc.freeze()  # the processes do not write to the pages that they share
-    for fd in fds:
-        if os.fork() == 0:
-            for other in fds:
-                if other != fd:
-                    os.close(other)
-            try:
-                serve(fd, idle)
-            except (EOFError, OSError):
-                pass  # the pool is gone
-            finally:
-                os._exit(0)
+    running = {forked(fd, [control, *(other for other in fds if other != fd)], idle) for fd in fds}
     for fd in fds:
         os.close(fd)
-    for _ in fds:
+    replace_lost(socket.socket(fileno=control), running, idle)
+
+
+def forked(fd: int, others: Sequence[int], idle: float) -> int:
+    """Forks a process that serves a socket and closes the others. Returns its number."""
+    if (pid := os.fork()) == 0:
+        try:
+            for other in others:
+                os.close(other)
+            serve(fd, idle)
+        except (EOFError, OSError):
+            pass  # the pool is gone
+        finally:
+            os._exit(0)
+    return pid
+
+
+def replace_lost(control: socket.socket, running: set[int], idle: float) -> None:
+    """Forks a process for each socket that arrives, until all processes have ended.
+
+    Waits a moment for a socket if the last process did not end by itself."""
+    lost = -math.inf
+    while running or time.monotonic() < lost + GRACE_S:
+        if select.select([control], [], [], POLL_S)[0]:
+            fds = socket.recv_fds(control, 1, 1)[1]
+            if not fds:  # the pool is closed or gone, and so are its sockets
+                break
+            running.add(forked(fds[0], [control.fileno()], idle))
+            os.close(fds[0])
+        while running:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            running.discard(pid)
+            lost = time.monotonic() if status else lost
+    for _ in running:
         os.wait()
