@@ -123,6 +123,23 @@ def three_results(arguments: dict) -> dict[str, np.ndarray]:
     return {"y": np.stack([first * second, third])}
 
 
+def with_shared_buffer(func: Func, side: int, earlier: int, later: int) -> Func:
+    """The function with one buffer for the same operand of two products."""
+    products = [op for op in func.ops() if op.name == "dot"]
+    old, new = (products[number].args[side] for number in (later, earlier))
+
+    def change(op: Op) -> Op | None:
+        return None if old in op.results else op.replace(args=tuple(new if x is old else x for x in op.args))
+
+    return edited(func, change)
+
+
+def finished(func: Func) -> Func:
+    return barriers(
+        shared_memory_allocation(func, HOPPER, Notes("shared_memory_allocation")), HOPPER, Notes("barriers")
+    )
+
+
 @pytest.mark.parametrize("side", [0, 1], ids=["a", "b"])
 @pytest.mark.parametrize("reused", [0, 1], ids=["first", "second"])
 def test_a_product_is_awaited_before_its_operand_is_overwritten(side, reused):
@@ -130,19 +147,39 @@ def test_a_product_is_awaited_before_its_operand_is_overwritten(side, reused):
     case = Case("three_products", three_products, three_operands, three_results, rtol=1e-2, atol=1e-2)
     arguments = three_operands(np.random.default_rng(7))
     before = next(stage.before for stage in case.lower(arguments, "sm_90a")[1] if stage.name == "async_mma")
-    products = [op for op in before.ops() if op.name == "dot"]
-    old, new = (products[number].args[side] for number in (2, reused))
-
-    def change(op: Op) -> Op | None:
-        return None if old in op.results else op.replace(args=tuple(new if x is old else x for x in op.args))
-
-    func = async_mma(edited(before, change), HOPPER, Notes("async_mma"))
+    buffer = [op for op in before.ops() if op.name == "dot"][reused].args[side]
+    func = async_mma(with_shared_buffer(before, side, reused, 2), HOPPER, Notes("async_mma"))
     relevant = [
-        op for op in func.ops() if op.name in ("dot", "dot_wait") or (op.name == "local_store" and op.args[0] is new)
+        op for op in func.ops() if op.name in ("dot", "dot_wait") or (op.name == "local_store" and op.args[0] is buffer)
     ]
     order = [f"{op.name} {op.attrs['in_flight']}" if "in_flight" in op.attrs else op.name for op in relevant]
     first = ["local_store", "dot 1"] if reused == 0 else ["dot 1", "local_store"]
-    awaited = f"dot_wait {1 - reused}"
-    assert order[:5] == [*first, "dot 2", awaited, "local_store"], order
-    func = shared_memory_allocation(func, HOPPER, Notes("shared_memory_allocation"))
-    case.interpret(barriers(func, HOPPER, Notes("barriers")), arguments)
+    assert order[:5] == [*first, "dot 2", f"dot_wait {1 - reused}", "local_store"], order
+    case.interpret(finished(func), arguments)
+
+
+@blocknb.kernel
+def three_products_in_a_loop(a, b, y, n):
+    i = tl.arange(0, 64)
+    at = i[:, None] * 64 + i[None, :]
+    sums = tl.zeros((64, 64), tl.float32)
+    for _ in range(n):
+        first = tl.dot(tl.load(a + at), tl.load(b + at))
+        second = tl.dot(tl.load(a + 4096 + at), tl.load(b + 4096 + at))
+        sums += first * second + tl.dot(tl.load(a + 8192 + at), tl.load(b + 8192 + at))
+    tl.store(y + at, sums)
+
+
+@pytest.mark.parametrize(("side", "later"), [(0, 1), (1, 2)])
+def test_a_store_to_the_buffer_of_an_earlier_product_keeps_its_place(side, later):
+    def reference(arguments: dict) -> dict[str, np.ndarray]:
+        product, third = three_results(arguments)["y"]
+        return {"y": np.stack([2 * (product + third), np.full((64, 64), np.nan)])}
+
+    case = Case("in_a_loop", three_products_in_a_loop, three_operands, reference, rtol=1e-2, atol=1e-2)
+    arguments = three_operands(np.random.default_rng(7)) | {"n": 2}
+    before = next(stage.before for stage in case.lower(arguments, "sm_90a")[1] if stage.name == "async_mma")
+    notes = Notes("async_mma")
+    func = async_mma(with_shared_buffer(before, side, 0, later), HOPPER, notes)
+    assert notes.list[0].text.startswith("dot: not moved: the local_store at line")
+    case.interpret(finished(func), arguments)

@@ -51,8 +51,9 @@ def async_mma(func: Func, target: Target, notes: Notes) -> Func:
 
     Why: wgmma is asynchronous. One product runs while the warps work on the result of another.
 
-    Limits: nothing moves if an op of the block has effects that must keep their place, or if the results would take more than 224
-    registers per thread. A product waits for earlier ones if it would exceed 180 registers for results and operands in flight.
+    Limits: nothing moves if an op of the block has effects that must keep their place, such as a store to a buffer that an earlier
+    product reads, or if the results would take more than 224 registers per thread. A product waits for earlier ones if it would exceed
+    180 registers for results and operands in flight.
 
     Before:
 
@@ -85,7 +86,8 @@ class AsyncMmaScheduler(Rebuild):
         outer, self.running = self.running, []
         products = [op for op in ops if is_product(op)]
         held = sum(op.result.type.layout.num_registers for op in products)
-        fixed = [op for op in ops if not may_move(op)]
+        late = overwriting(ops)
+        fixed = [op for op in ops if op in late or not may_move(op)]
         many = len(products) >= MANY and held <= MOST_HELD
         if len(products) >= MANY and not many:
             why = f"the results of {len(products)} products take {held} registers per thread, more than {MOST_HELD}"
@@ -158,6 +160,18 @@ def may_move(op: Op) -> bool:
     if OPS[op.name].pure or op.name in MOVABLE:
         return True
     return op.name == "if" and all(x is op or harmless(x) for x in within(op))
+
+
+def overwriting(ops: Sequence[Op]) -> set[Op]:
+    """The ops of a block that store to a buffer which an earlier product of the block reads."""
+    read: set[Value] = set()
+    found = set()
+    for op in ops:
+        if any(x.name == "local_store" and x.args[0] in read for x in within(op)):
+            found.add(op)
+        if is_product(op):
+            read.update(op.args[:2])
+    return found
 
 
 def leading_to(product: Op, makers: Mapping[Value, Op], stores: Mapping[Value, Sequence[Op]]) -> set[Op]:
