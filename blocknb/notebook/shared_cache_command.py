@@ -106,8 +106,8 @@ def _refusal(root: str) -> str:
 
 
 def check(folder: str, fix: bool = False) -> int:
-    """Prints what users' processes refuse in a shared cache, and a line with its size. With `fix`, mends it first. Returns the exit status:
-    1 if something is left, or if this is not the folder of a cache."""
+    """Prints what users' processes refuse in a shared cache, and a line with its size. With `fix`, repairs it first. Returns the exit
+    status: 1 if something is left, or if this is not the folder of a cache."""
     root = os.path.realpath(folder)
     try:
         why = f"{folder}: there is no such folder" if not os.path.isdir(root) else _refusal(root)

@@ -89,9 +89,9 @@ def software_pipelining(func: Func, target: Target, notes: Notes) -> Func:
 
     Why: tensor cores work while the operands of later iterations arrive.
 
-    Limits: a load stays where it is if something is computed on its way to shared memory, if fewer than 4 bytes are contiguous, if
-    `other` is not zero, or if the loop writes its array or that of its indices (two arguments are assumed to be two arrays). A buffer gets
-    fewer stages where shared memory has no room.
+    Limits: a load stays where it is if something is computed on its way to shared memory, if fewer than 4 bytes are contiguous, or if
+    `other` is not zero. It also stays if the loop writes its array or that of its indices. Two arguments are assumed to be two arrays. A
+    buffer gets fewer stages where shared memory has no room.
 
     Before:
 
@@ -143,8 +143,9 @@ class AsyncCopy(StagedTile):
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """The copies of one loop, their distance in iterations, the wanted distance, the products that outlast an iteration, the loads of the
-    loop from whose results addresses of copies are computed, and what the copies need from outside of the loop."""
+    """The copies of one loop, their distance in iterations, the wanted distance, and the products that outlast an iteration. `indices` are
+    the loads of the loop from whose results addresses of copies are computed. `invariants` are the values from outside of the loop that the
+    copies need."""
 
     loop: Op
     copies: tuple[AsyncCopy, ...]
