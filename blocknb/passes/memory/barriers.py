@@ -254,7 +254,7 @@ class BarrierPlacement:
                 case _:
                     for access in self.accesses(op):
                         if (hazard := self.hazard(access, pending)) is not None:
-                            pending = self.settled(hazard, access, pending)
+                            pending = self.after_barrier(hazard, access, pending)
                     pending |= frozenset(self.accesses(op))
         return pending
 
@@ -287,7 +287,7 @@ class BarrierPlacement:
         found = [(within, other) for within, other in found if not (within and other.met)]
         return min(found, key=lambda pair: (pair[0], pair[1].op.id), default=(False, None))[1]
 
-    def settled(self, hazard: MemoryAccess, access: MemoryAccess, pending: Pending) -> Pending:
+    def after_barrier(self, hazard: MemoryAccess, access: MemoryAccess, pending: Pending) -> Pending:
         """The pending accesses after a barrier, of all warps or of each warp, before an access."""
         self.before[access.op.id] = (hazard, access)
         if access.within_warps(hazard):
