@@ -13,8 +13,8 @@ that fail or are skipped without any fault are left out. The exit status is 1 if
 
 The code changes, and the faults follow it. A fault is sought by its line, without the comment, first in its own module. If that has lost
 the line, and one other module has it, the fault has moved there. Otherwise it is gone: `reach` and `run` name it, do not try it, and count
-it apart. `follow` writes the new module of each fault that moved. For one that is gone it draws another of the same folder at random, so
-that nobody chooses it, into the same part.
+it apart. `follow` writes the new module of each fault that moved. For one that is gone, or has become the same as another one, it draws a
+fault of the same folder at random, into the same part. So nobody chooses it.
 
 Source of the technique: DeMillo, Lipton, Sayward, "Hints on Test Data Selection" (IEEE Computer 1978).
 """
@@ -142,22 +142,42 @@ class Fault:
         return f"{self.module}:{self.line}: {self.row['change']}\n    {self.row['line']}"
 
 
+def _identity(row: dict[str, str]) -> tuple[str, str, str]:
+    return row["module"], row["line"], row["change"]
+
+
+def _today(number: int, row: dict[str, str]) -> dict[str, str] | None:
+    """A row with the module and the line of today, or None for a fault that is gone."""
+    try:
+        fault = Fault(number, row)
+    except LookupError:
+        return None
+    line = fault.source.splitlines()[fault.line - 1].strip()
+    return row | {"module": fault.module.as_posix(), "line": line}
+
+
 def follow(rows: list[dict[str, str]], number: int) -> Iterator[dict[str, str]]:
-    """The rows for the code of today: moved faults with their new module, and for each that is gone another of its folder and part."""
+    """The rows for the code of today: moved faults with their new module, and for each that is gone another of its folder and part. Of
+    faults that have become one, such as two of equal lines that are one line now, one stays and the others are gone."""
     chance = random.Random(number)
-    taken = {(row["module"], row["line"], row["change"]) for row in rows}
-    for at, row in enumerate(rows):
-        try:
-            fault = Fault(at, row)
-        except LookupError:
+    taken = {_identity(row) for row in rows}
+    found = [_today(at, row) for at, row in enumerate(rows)]
+    kept = dict[
+        tuple[str, str, str], dict[str, str]
+    ]()  # the row of each fault of today, before all one that has not moved
+    for row, new in sorted(
+        zip(rows, found, strict=True), key=lambda pair: pair[0]["module"] != (pair[1] or {}).get("module")
+    ):
+        if new is not None:
+            kept.setdefault(_identity(new), row)
+    taken |= kept.keys()
+    for row, new in zip(rows, found, strict=True):
+        if new is None or kept[_identity(new)] is not row:
             folder = Path(row["module"]).parts[1]
-            left = [new for new in _mutants(folder) if (new["module"], new["line"], new["change"]) not in taken]
-            new = chance.choice(left)
-            taken.add((new["module"], new["line"], new["change"]))
-            yield {"part": row["part"], **new}
-        else:
-            line = fault.source.splitlines()[fault.line - 1].strip()
-            yield row | {"module": fault.module.as_posix(), "line": line}
+            drawn = chance.choice([other for other in _mutants(folder) if _identity(other) not in taken])
+            taken.add(_identity(drawn))
+            new = {"part": row["part"], **drawn}
+        yield new
 
 
 def reporting(tree: ast.Module, fault: Fault) -> bool:

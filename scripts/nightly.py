@@ -2,7 +2,7 @@
 
     python scripts/nightly.py [--kernels 2000] [--sequences 400] [--seed N] [--out fuzz-findings] [--ledger tests/fuzzing/ledger.json]
 
-The ledger, a JSON file, has the `runs` (seed, counts, time) and the `findings`. A new finding is "open". Whoever mends it adds its file to
+The ledger, a JSON file, has the `runs` (seed, counts, time) and the `findings`. A new finding is "open". Whoever fixes it adds its file to
 the regression corpus, writes the cause, and closes it. The exit status is 1 if this run had findings.
 """
 

@@ -5,6 +5,8 @@ with 12 layers, bf16, fake tensors), and compiles all configurations for sm_90a 
 turns; its time leaves out imports. One thread compiles one kernel after another, and loads the generated files before. With workers,
 blocknb uses the pool of its backend, and Triton a pool of processes, which Inductor starts before it needs them; both have started before
 the time begins, and the loading is part of it. blocknb's configurations have times by phase.
+
+`--memory 16` instead compiles the kernels once on a pool of 16 processes, and prints the memory of the pool, by `smaps_rollup` of Linux.
 """
 
 from __future__ import annotations
@@ -182,11 +184,43 @@ def measure(peer: str, workers: int, paths: list[Path]) -> tuple[float, int, dic
     return seconds, count, phases(one.trace.milliseconds for one in compiler.newest()) if peer == "blocknb" else {}
 
 
+def family(pid: int) -> list[int]:
+    """A process and its descendants."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(found for child in children for found in family(int(child)))]
+
+
+def memory_of(pids: list[int]) -> tuple[float, list[float]]:
+    """The memory that processes share, and what each has of its own, in MB. Linux divides shared pages among their processes."""
+    shared, private = 0.0, []
+    for pid in pids:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+        kilobytes = {name: int(value.split()[0]) for name, value in (line.split(":") for line in lines)}
+        private.append((kilobytes["Private_Clean"] + kilobytes["Private_Dirty"]) * 1024 / 1e6)
+        shared += kilobytes["Pss"] * 1024 / 1e6 - private[-1]
+    return shared, private
+
+
+def print_memory(workers: int, paths: list[Path]) -> None:
+    """Compiles all files on a pool, and prints the memory of its processes."""
+    from blocknb.torch.inductor import compile_pool
+
+    count = measure_pool(workers, paths)[1]
+    pool = compile_pool.running()
+    assert pool is not None, "the pool has ended"
+    shared, private = memory_of(family(pool.pid))
+    print(f"{workers} processes and their server, after {count} configurations: they share {shared:.0f} MB,")
+    print(
+        f"and each has {min(private):.0f} to {max(private):.0f} MB of its own, {statistics.median(private):.0f} in the median"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--memory", type=int, metavar="N", help="only print the memory of a pool of N processes")
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -196,6 +230,10 @@ def main() -> None:
     peers = ["blocknb", *(["triton"] if find_spec("triton") else [])]
     with tempfile.TemporaryDirectory() as folder:
         print(f"GPT-2 step, {given.layers} layers: {generate(given.layers, folder)} different kernels")
+        if given.memory:
+            os.environ["BLOCKNB_CACHE_DIR"] = tempfile.mkdtemp(dir=folder, prefix="cache")
+            print_memory(given.memory, sorted(Path(folder).glob("*.py")))
+            return
         for workers in given.workers:
             times: dict[str, list[float]] = {peer: [] for peer in peers}
             counts, parts = {}, {}

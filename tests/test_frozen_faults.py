@@ -95,6 +95,18 @@ def test_gone_faults_are_drawn_again_by_chance_into_their_part_and_the_others_st
     assert len({tuple(list(small["follow"](ROWS, seed))[2].values()) for seed in range(20)}) > 1
 
 
+def test_no_fault_is_followed_or_drawn_twice(small: dict[str, Any], tmp_path: Path) -> None:
+    """Two rows have moved to the same line, a third one was there before, and a gone one is drawn from the same module."""
+    (tmp_path / "blocknb" / "runtime" / "far.py").write_text(FAR + "def h(b):\n    return b < 3\n")
+    moved, here = ROWS[3] | {"module": "blocknb/runtime/old.py"}, ROWS[3] | {"module": "blocknb/runtime/far.py"}
+    gone = {"part": "seen", "module": "blocknb/runtime/far.py", "line": "return b + 1", "change": "Add -> Sub"}
+    for seed in range(20):
+        found = list(small["follow"]([gone, moved, ROWS[3], ROWS[0]], seed))
+        assert len({(row["module"], row["line"], row["change"]) for row in found}) == 4
+        found = list(small["follow"]([moved, here, ROWS[0]], seed))
+        assert found[1] is not here and found[1] == here and found[0] != here
+
+
 def test_the_faults_of_the_package_are_still_in_its_code(script: dict[str, Any]) -> None:
     script["_lines"].cache_clear()
     found, gone = script["faults"]()

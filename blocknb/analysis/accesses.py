@@ -36,8 +36,8 @@ def accesses(facts: Facts, op: Op) -> list[tuple[int, ...]]:
 
 
 def equal_registers(facts: Facts, load: Op) -> int:
-    """A mask of the bits of a register's number that choose among equal elements of a load along one axis: address and mask are equal
-    there. 0 if there are none, and if the load is volatile or ordered."""
+    """A mask of the bits of a register's number that choose among equal elements of a load along one axis. Equal elements have the same
+    address and mask. 0 if there are none, and if the load is volatile or ordered."""
     if len(load.args[0].type.shape) != 1 or is_volatile(load) or load.attrs.get("sem"):
         return 0
     run = min(facts.constancy(operand, 0) for operand in load.args if operand.type.shape)

@@ -88,14 +88,14 @@ def races(account: Account) -> Iterator[ProgramRace]:
         ):
             continue
         painted = {key: _painted(region, accesses) for key, accesses in groups.items()}
-        told: set[tuple[str, str]] = set()
+        reported: set[tuple[str, str]] = set()
         for a, b in combinations_with_replacement(sorted(groups, key=lambda key: (key[0] != "store", key)), 2):
             kinds = (a[0], b[0])
-            if kinds in told or a[0] != "store" or _may_be_ordered(a[1], b[1]):
+            if kinds in reported or a[0] != "store" or _may_be_ordered(a[1], b[1]):
                 continue
             found = _race(account, region, groups[a], painted[a], groups[b], painted[b])
             if found is not None:
-                told.add(kinds)
+                reported.add(kinds)
                 yield found
 
 

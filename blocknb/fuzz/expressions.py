@@ -147,7 +147,7 @@ def cast(node: SyntaxNode, dtype: str) -> SyntaxNode:
     return node if node.type.dtype == dtype else op("cast", dtype, node.type.shape, node)
 
 
-def settled(node: SyntaxNode, dtype: str) -> SyntaxNode:
+def cast_always(node: SyntaxNode, dtype: str) -> SyntaxNode:
     """A cast even to the same dtype, since some ops leave 16-bit floats in fp32 and narrow integers in 32 bits."""
     return op("cast", dtype, node.type.shape, node) if bits(dtype) < 32 or node.type.dtype != dtype else node
 
@@ -234,7 +234,7 @@ def _common_ops(g: State, kind: str, dtype: str, shape: Shape, depth: int) -> Sy
     if kind == "minmax":
         a, b = pair(g, dtype, shape, depth)
         ct = promote(a.type.dtype, b.type.dtype)
-        return settled(op(g.pick(("maximum", "minimum")), ct, shape, a, b, ct=ct), dtype)
+        return cast_always(op(g.pick(("maximum", "minimum")), ct, shape, a, b, ct=ct), dtype)
     if kind == "where":
         a, b = pair(g, dtype, shape, depth)
         ct = promote(a.type.dtype, b.type.dtype)
@@ -274,7 +274,7 @@ def _float(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     if kind == "clamp":
         a = expression(g, dtype, shape, depth - 1)
         low, high = literal(g.pick((-2.0, 0.0))), literal(g.pick((1.0, 6.0)))
-        return settled(op("clamp", dtype, shape, a, low, high, ct=dtype), dtype)
+        return cast_always(op("clamp", dtype, shape, a, low, high, ct=dtype), dtype)
     if kind == "fma":
         wide = dtype if dtype in ("f32", "f64") else "f32"
         terms = [expression(g, wide, shape, depth - 1) for _ in range(3)]

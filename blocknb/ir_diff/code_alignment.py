@@ -111,8 +111,8 @@ def compare_code(
             opcodes = [[_opcode(line, language) for line in side] for side in texts]
             for x, y, n in equal_runs(opcodes[0], opcodes[1]):
                 pairs += [(i0 + x + k, j0 + y + k) for k in range(n)]
-    told = (*_resource_sentences(resources), *_class_sentences(a, b, language, lines_a, lines_b))
-    return CodeDifference(tuple(pairs), frozenset(same), told, len(same) == len(one) == len(two))
+    sentences = (*_resource_sentences(resources), *_class_sentences(a, b, language, lines_a, lines_b))
+    return CodeDifference(tuple(pairs), frozenset(same), sentences, len(same) == len(one) == len(two))
 
 
 def _opcode(line: str, language: str) -> str:

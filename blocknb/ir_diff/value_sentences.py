@@ -51,11 +51,11 @@ def attributes(writer: SentenceWriter) -> Iterator[ChangeSentence]:
             if attribute not in _SILENT and not (old is None and new is None):
                 anything = "*" if attribute == "emit" else name
                 groups[anything, attribute, _value(old), _value(new)].append(match)
-    told: list[OpMatch] = []
+    described: list[OpMatch] = []
     for (name, attribute, old, new), matches in groups.items():
         weight = MEMORY + 2 if attribute == "vec" else COMPUTE + 10 if name == "dot" else COMPUTE - 5
         yield writer.sentence(_attribute_text(writer, name, attribute, old, new, matches), weight, matches)
-        told += matches
+        described += matches
     quiet = [m for m in writer.undescribed("changed") if m.attributes and set(m.what) == {"attributes"}]
     writer.mark([m for m in quiet if set(m.attributes) <= _SILENT - {"layout"}])
 

@@ -35,9 +35,9 @@ ACTIVATIONS = ("float16", "bfloat16")
 
 
 class QuantizedTile(NamedTuple):
-    """How a program computes its tile of the transposed result: rows of x, columns of the result, elements of K per step, how many
-    steps ahead weights are loaded into registers, parts along K, warps, stages (more than 1: copies to shared memory run ahead), and the
-    most registers per thread."""
+    """How a program computes its tile of the transposed result: rows of x, columns of the result, elements of K per step, parts along K,
+    warps, and the most registers per thread. Weights are loaded into registers `ahead` steps early. With more than one stage, copies to
+    shared memory run ahead."""
 
     rows: int
     columns: int

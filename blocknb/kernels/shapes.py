@@ -105,8 +105,8 @@ def choose(
 
 
 class Plan(NamedTuple):
-    """How to compute a product: its tile, which operands are copied first to rows that begin at whole lines, whether the kernel
-    computes the transposed result, and whether only the last wave of tiles is split along K."""
+    """How to compute a product: its tile, and which operands are copied first to rows that begin at whole lines. `swapped`: the kernel
+    computes the transposed result. `last_wave`: only the last wave of tiles is split along K."""
 
     tile: TileShape
     copied: tuple[bool, bool]

@@ -1,10 +1,10 @@
 """Linear algebra over GF(2), the field of one bit, where addition is XOR.
 
-A vector is a Python int (bit i is coordinate i) and a matrix is the list of its columns, so applying a matrix to a vector is "XOR together
-the columns whose bit is set". Layouts need four questions answered, all by one Gaussian elimination: how many independent vectors are here
-(`rank`), which of them add up to this one (`solve`), which combinations add up to nothing (`Span.kernel`), and what undoes this matrix
-(`inverse`). The elimination is incremental, and keeps with every reduced row the mask of the original vectors whose XOR it is. Vectors have
-at most some twenty bits here, so ints beat arrays by a wide margin.
+A vector is a Python int (bit i is coordinate i), and a matrix is the list of its columns. So a matrix times a vector is the XOR of the
+columns whose bit is set. One Gaussian elimination answers the four questions of layouts. `rank` counts the independent vectors. `solve`
+finds vectors that add up to a given one. `Span.kernel` has the combinations that add up to zero. `inverse` inverts a matrix. The
+elimination is incremental, and keeps with every reduced row the mask of the original vectors whose XOR it is. Vectors have at most some
+twenty bits here, so ints beat arrays by a wide margin.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 class Span:
     """The span of a growing list of vectors; `add` them in order, then ask.
 
-    `kernel` lists the masks of added vectors that XOR to zero; each of them names the newest vector in its highest
-    bit, so bit i is the highest of a kernel mask exactly when vector i depends on the ones before it.
+    `kernel` lists the masks of added vectors that XOR to zero. Each of them has the newest vector in its highest bit. So bit i is the
+    highest of a kernel mask exactly when vector i depends on the ones before it.
     """
 
     def __init__(self, vectors: Iterable[int] = ()):

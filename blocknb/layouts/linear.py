@@ -4,16 +4,15 @@ A tile has a power-of-two shape, so an element of it *is* a handful of bits: its
 the element (row 2, column 5) is index 21 = 0b10101, the low three bits are the column, the high two the row. The place
 where it lives is bits as well: a register number, a lane number (0..31) and a warp number.
 
-A layout says which element a place holds, and it says it by one rule: **every bit of the place contributes a fixed
-index, and contributions are XORed together.** So a layout is nothing but a list of ints, one a hardware bit. Take
+A layout says which element a place holds, by one rule: **every bit of the place contributes a fixed index, and contributions are XORed
+together.** So a layout is a list of ints, one per hardware bit. Take
 
     <4x8: reg 1 lane 2,4,8,16 warp ->
 
-Register bit 0 contributes 1, lane bits 0 to 3 contribute 2, 4, 8 and 16. Lane 6 = 0b0110 in register 1 holds
-4 ^ 8 ^ 1 = 13, which is row 1, column 5. Each thread holds two neighbouring columns, four threads make a row. Had we
-written `reg 8`, each thread would hold two rows of one column; the fragments of tensor cores, transposes and the
-swizzles of shared memory are other choices of the same few numbers, which is why there is one class and no zoo of
-them (Zhou et al., "Linear Layouts", arXiv 2505.23819).
+Register bit 0 contributes 1, lane bits 0 to 3 contribute 2, 4, 8 and 16. Lane 6 = 0b0110 in register 1 holds 4 ^ 8 ^ 1 = 13, which is row
+1, column 5. Each thread holds two neighbouring columns, four threads make a row. With `reg 8`, each thread would hold two rows of one
+column. The fragments of tensor cores, transposes and the swizzles of shared memory are other choices of the same few numbers. So one class
+describes all layouts (Zhou et al., "Linear Layouts", arXiv 2505.23819).
 
 What follows from the rule:
 

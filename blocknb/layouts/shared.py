@@ -84,8 +84,8 @@ def swizzled(
 ) -> SharedLayout:
     """The 128-, 64- or 32-byte swizzle that TMA and wgmma know, too.
 
-    Rows along `order[0]` are cut into panels of at most `row_bytes_limit` bytes, panel after panel; in the bytes of
-    each, address bits 4-6 are XORed with bits 7-9 (128), 4-5 with 7-8 (64) or 4 with 7 (32). Rows under 32 bytes stay.
+    Rows along `order[0]` are cut into panels of at most `row_bytes_limit` bytes, panel after panel. In each panel, address bits 4-6 are
+    XORed with bits 7-9 (128), 4-5 with 7-8 (64) or 4 with 7 (32). Rows under 32 bytes stay.
     """
     inner, *outer = order or range(len(shape))[::-1]
     log_bytes = (element_bits // 8).bit_length() - 1
@@ -225,10 +225,10 @@ def _wavefronts(starts: Sequence[int], span_bytes: int) -> int:
 class MatrixAccess:
     """A layout's way through ldmatrix (or, backwards and from sm_90 on, stmatrix).
 
-    An instruction moves `count` matrices of eight 16-byte rows. Lane 8 i + r gives the address of row r of matrix i
-    (lanes past 8 `count` are ignored; their addresses here repeat valid ones). Matrix i fills the 32-bit register i of
-    every lane: lane l gets bytes 4 (l % 4) to 4 (l % 4) + 3 of row l / 4, or with `trans` the 16-bit elements of
-    rows 2 (l % 4) and 2 (l % 4) + 1 in column l / 4 (PTX ISA, ldmatrix).
+    An instruction moves `count` matrices of eight 16-byte rows. Lane 8 i + r gives the address of row r of matrix i (lanes past 8 `count`
+    are ignored; their addresses here repeat valid ones). Matrix i fills the 32-bit register i of every lane. Lane l gets bytes 4 (l % 4) to
+    4 (l % 4) + 3 of row l / 4. With `trans` it gets the 16-bit elements of rows 2 (l % 4) and 2 (l % 4) + 1 in column l / 4 (PTX ISA,
+    ldmatrix).
 
     The row that a lane addresses starts at the element with flat index (XOR of `lane` and `warp` over the set bits of
     its lane and warp) XOR `steps[j].base`. `steps[j].registers[i]` are the layout's registers in the 32-bit register i,

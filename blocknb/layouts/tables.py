@@ -71,9 +71,9 @@ def blocked(
 ) -> Layout:
     """The layout for memory: neighbouring threads hold neighbouring vectors.
 
-    `order` lists the axes, fastest first. A thread holds `vec` consecutive elements along `order[0]`; lanes, then warps go on along it and
-    then along the next axes (warps in the order of `warps`, where that is given); registers repeat this block over the rest of the tile. A
-    tile smaller than the block has shorter vectors, or is replicated over the remaining lanes and warps.
+    `order` lists the axes, fastest first. A thread holds `vec` consecutive elements along `order[0]`. Lanes, then warps continue along it
+    and then along the next axes; `warps` gives another order for warps. Registers repeat this block over the rest of the tile. A tile
+    smaller than the block has shorter vectors, or is replicated over the remaining lanes and warps.
     """
     if sorted(order) != list(range(len(shape))):
         raise ValueError(f"order {tuple(order)} does not list the axes of {format_shape(shape)}")
@@ -375,9 +375,9 @@ def steps_at_once(accumulators: int, k: int) -> int:
 def fma_accumulator(shape: Sequence[int], num_warps: int) -> Layout:
     """The accumulator of a product by plain FMAs: up to 4 x 4 elements per thread, 4 x 8 threads per warp.
 
-    With r rows and c columns a thread does r * c FMAs on r + c operands, so the block is square; eight lanes along N
-    read 32 neighbouring columns of B, and the other lanes neighbouring rows of A, which a swizzle keeps in different banks. A small tile
-    has smaller blocks, so that no two threads compute the same element.
+    With r rows and c columns a thread does r * c FMAs on r + c operands, so the block is square. Eight lanes along N read 32 neighbouring
+    columns of B. The other lanes read neighbouring rows of A, which a swizzle keeps in different banks. A small tile has smaller blocks, so
+    that no two threads compute the same element.
     """
     bits = _BitAssignment(shape)
     each = max(0, log2(shape[0] * shape[1]) - 5 - log2(num_warps))  # index bits for the registers of a thread

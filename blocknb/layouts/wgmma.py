@@ -126,7 +126,7 @@ def permuted_rows(layout: Layout) -> Layout:
     """A layout of the result, or of A in registers, with another order of rows: bits 2 and 4 of their numbers change places.
 
     Rows are independent of each other, so any order is correct. With this one a warp reads an MN-major A of 32-bit elements under the
-    widest swizzle without bank conflicts: its lanes have 4 neighbouring rows, those 16 further, and 4 places along K, which the swizzle
+    widest swizzle without bank conflicts. Its lanes have 4 neighbouring rows, those 16 further, and 4 positions along K, which the swizzle
     turns into other rows.
     """
     low = layout.dim_bits(0).start

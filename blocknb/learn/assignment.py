@@ -117,8 +117,8 @@ def marked_solution(item: Exercise) -> str:
         body = lines[blank.first - 1 : blank.last]
         indent = body[0][: len(body[0]) - len(body[0].lstrip())]
         name = re.match(r"\s*([\w, ]+) = ", body[0]) if len(body) == 1 else None
-        told = ": ".join(filter(None, [f"`{name[1]}`" if name else "", blank.says]))
-        says = [f"{indent}# {told}"] if told else []
+        comment = ": ".join(filter(None, [f"`{name[1]}`" if name else "", blank.says]))
+        says = [f"{indent}# {comment}"] if comment else []
         lines[blank.first - 1 : blank.last] = [*says, f"{indent}{BEGIN}", *body, f"{indent}{END}"]
     return "\n".join(lines)
 

@@ -1,8 +1,8 @@
 """From failed attempts to sentences, the most useful first: the cause where it is known, else the place.
 
-In this order: a mistake of the exercise that gives the same results (`imitation`), else one change of the kernel that mends it
-(`repairs`), the error of the launch, facts of the footprint, patterns of the IR and of the wrong numbers (`generic_causes`), and the
-first wrong elements with the program that stored them.
+The first one is a mistake of the exercise that gives the same results (`imitation`), else one change of the kernel that repairs it
+(`repairs`). Then come the error of the launch, facts of the footprint, and patterns of the IR and of the wrong numbers (`generic_causes`).
+The last one names the first wrong elements, with the program that stored them.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def bytes_at_most(factor: float, *arrays: str) -> Rule:
 bytes_once = bytes_at_most(1)
 
 
-def _told_apart(a: Any, b: Any) -> tuple[str, str]:
+def _distinct_texts(a: Any, b: Any) -> tuple[str, str]:
     """Two different numbers with 6 digits, or with as many as differ."""
     pairs = ((f"{a:.{digits}g}", f"{b:.{digits}g}") for digits in range(6, 18))
     return next((pair for pair in pairs if pair[0] != pair[1]), (str(a), str(b)))
@@ -171,7 +171,7 @@ def any_order(orders: int = 20) -> Rule:
             return
         if (bad := found.difference) is not None:
             one, other = bad.orders
-            first, second = _told_apart(bad.first, bad.second)
+            first, second = _distinct_texts(bad.first, bad.second)
             text = f"`{bad.name}` depends on the order of the programs: element {bad.index} is {first} in {one}"
             yield CheckFinding(f"{text} and {second} in {other}", "rule", True)
 

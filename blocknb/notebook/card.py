@@ -279,17 +279,17 @@ class Card:
             targets.append(document.DocumentTarget(view.role, view.label, view.place, trace, listings, view.error))
         launches = [_launched(made) for made in self.record.specialisations.values()]
         part, drawn = self.tiles[0], self.timeline[0]
-        told = self._change_sentences() if self.whole else None
+        sentences = self._change_sentences() if self.whole else None
         made = document.build(
-            self.name, self.facts, launches[:SHOWN_ROWS], targets, budget - len(json.dumps([part, drawn, told]))
+            self.name, self.facts, launches[:SHOWN_ROWS], targets, budget - len(json.dumps([part, drawn, sentences]))
         )
         more = dict(self.parts)
         made["blobs"] |= more.pop("blobs", {})
         if not self.whole:
             made["deferred"] = True
         made["headline"] = [] if verdicts.veiled(self.parts) else headline.headline(self)
-        if told is not None:
-            made["changes"] = told
+        if sentences is not None:
+            made["changes"] = sentences
         return {**made, "show": list(self.opened), "tiles": part, "timeline": drawn, **more}
 
     def _change_sentences(self) -> dict[str, Any]:

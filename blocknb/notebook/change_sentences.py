@@ -57,10 +57,12 @@ def part(traces: Sequence[Trace | None]) -> dict[str, Any]:
     }
     for least in (0, 20, 50, 70):
         kept = {
-            view: {name: [s for s in told if s["weight"] >= least] for name, told in stages.items()}
+            view: {name: [s for s in listed if s["weight"] >= least] for name, listed in stages.items()}
             for view, stages in found.items()
         }
-        packed = pack({view: {name: told for name, told in stages.items() if told} for view, stages in kept.items()})
+        packed = pack(
+            {view: {name: listed for name, listed in stages.items() if listed} for view, stages in kept.items()}
+        )
         if len(packed) <= BUDGET:
             return {"packed": packed}
     return {"why": "The sentences on the passes are too long for a saved card."}

@@ -32,10 +32,10 @@ class Expression:
         self.names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
     def __call__(self) -> Any:
-        with self.told():
+        with self.at_option():
             return eval(self.code, self.shell.user_global_ns, self.shell.user_ns)
 
-    def told(self) -> AbstractContextManager[None]:
+    def at_option(self) -> AbstractContextManager[None]:
         """Inside, an error is shown at the option and the part of its expression that raised it."""
         return errors.at_option(self.option, self.text, self.code, self.shell) if self.option else nullcontext()
 
@@ -57,7 +57,7 @@ class Expression:
         space = {**self.shell.user_ns, **scratch(self.arrays())}
 
         def evaluate() -> Any:
-            with self.told():
+            with self.at_option():
                 return eval(self.code, space)
 
         return evaluate

@@ -126,9 +126,9 @@ class LaunchCheck:
             )
             more = f" ({found.count} elements differ)" if found.count > 1 else ""
             yield "remark" if self.ordered else "error", text + more + self.made_by(found.name, found.index, "; ")
-        told = {finding.text.split("`")[1] for finding in self.footprint.findings if finding.kind == "holes"}
+        reported = {finding.text.split("`")[1] for finding in self.footprint.findings if finding.kind == "holes"}
         for name, flags in (self.orders.unstored or {}).items():
-            if name not in told:
+            if name not in reported:
                 pieces = as_slices(spans(flags))
                 yield "remark", f"`{name}`: {int(flags.sum())} of {flags.size} elements keep their old value: {pieces}"
 

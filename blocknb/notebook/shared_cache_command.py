@@ -106,8 +106,8 @@ def _refusal(root: str) -> str:
 
 
 def check(folder: str, fix: bool = False) -> int:
-    """Prints what users' processes refuse in a shared cache, and a line with its size. With `fix`, mends it first. Returns the exit status:
-    1 if something is left, or if this is not the folder of a cache."""
+    """Prints what users' processes refuse in a shared cache, and a line with its size. With `fix`, repairs it first. Returns the exit
+    status: 1 if something is left, or if this is not the folder of a cache."""
     root = os.path.realpath(folder)
     try:
         why = f"{folder}: there is no such folder" if not os.path.isdir(root) else _refusal(root)
@@ -121,7 +121,7 @@ def check(folder: str, fix: bool = False) -> int:
 
 def _checked(root: str, fix: bool) -> int:
     for name, why in _findings(root) if fix else ():
-        if why and (done := _mend(root, name)):
+        if why and (done := _repair(root, name)):
             print(f"{_path(root, name)}: {why}: {done}")
     left = entries = size = 0
     for name, why in _findings(root):
@@ -203,7 +203,7 @@ def _wrong_file(root: str, name: str) -> str:
     return "" if cache.unpack(_key(name), data) is not None else "is damaged"
 
 
-def _mend(root: str, name: str) -> str:
+def _repair(root: str, name: str) -> str:
     """Corrects the mode of a trusted owner's folder, and removes all other things. Returns what it did, or "" if it could not.
 
     A file's mode is not corrected: others may have written it, or it may be a hard link to a secret of its owner.

@@ -93,7 +93,7 @@ class SideBySide:
             lines += [f"{self.sides[0].label} and {pair['label']}: {pair['first']}"]
             for level in pair["levels"]:
                 if level["key"] == pair["last"] or level["key"] in CODE:
-                    lines += [f"  {level['key']}", *(f"    {told['text']}" for told in level["sentences"])]
+                    lines += [f"  {level['key']}", *(f"    {each['text']}" for each in level["sentences"])]
         return "\n".join(lines)
 
     @cached_property
@@ -171,12 +171,12 @@ def _first(parting: Mapping[str, Any] | None) -> str:
     if parting["key"] == "source":
         return f"they part in the source: {parting['sentences'][0]['text']}"
     where = "in the IR of the front end" if parting["key"] == "parse" else f"at `{parting['key']}`"
-    told = parting["sentences"]
-    return f"the source is the same; they part {where}" + (f": {told[0]['text']}" if told else "")
+    differences = parting["sentences"]
+    return f"the source is the same; they part {where}" + (f": {differences[0]['text']}" if differences else "")
 
 
-def _level(key: str, differs: bool, told: Iterable[Any], same: Any, aligned: Any) -> dict[str, Any]:
-    listed = [change_sentences.entry(sentence) for sentence in told]
+def _level(key: str, differs: bool, differences: Iterable[Any], same: Any, aligned: Any) -> dict[str, Any]:
+    listed = [change_sentences.entry(sentence) for sentence in differences]
     return {"key": key, "differs": differs, "sentences": listed, "same": same, "aligned": aligned}
 
 
@@ -185,21 +185,21 @@ def _source_level(a: ComparedSide, b: ComparedSide) -> dict[str, Any]:
     first_a, first_b = a.trace.first_line, b.trace.first_line
     pairs = [(i - first_a, j - first_b) for i, j in lines.items()]
     one, two = (side.trace.source.rstrip("\n").split("\n") for side in (a, b))
-    told = []
+    differences = []
     if one != two:
         at = next((i for i, (x, y) in enumerate(zip(one, two, strict=False)) if x != y), min(len(one), len(two)))
         shown = two[at].strip() if at < len(two) else "the end"
         text = f"line {first_b + at} is `{shown}`"
         text += f" instead of `{one[at].strip()}`" if at < len(one) else ""
-        told.append({"text": text, "weight": 100, "before": [], "after": [], "lines": [first_b + at]})
-    return {"key": "source", "differs": one != two, "sentences": told, "same": runs(pairs), "aligned": []}
+        differences.append({"text": text, "weight": 100, "before": [], "after": [], "lines": [first_b + at]})
+    return {"key": "source", "differs": one != two, "sentences": differences, "same": runs(pairs), "aligned": []}
 
 
 def _ir_level(a: ComparedSide, b: ComparedSide, name: str) -> dict[str, Any]:
     matching = match_traces(a.trace, b.trace, a.stages.index(name), b.stages.index(name))
     same, aligned = aligned_lines(matching)
-    told = sentences(matching, compared=True)
-    return _level(name, bool(told), told, same, aligned)
+    differences = sentences(matching, compared=True)
+    return _level(name, bool(differences), differences, same, aligned)
 
 
 def _code_level(a: ComparedSide, b: ComparedSide, key: str) -> dict[str, Any]:

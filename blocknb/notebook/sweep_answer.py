@@ -132,9 +132,9 @@ def _overlap(series: Series, i: int, j: int) -> bool:
     return max(v for v in low if v is not None) <= min(v for v in high if v is not None)
 
 
-def _within_noise(made: Sweep, ranked: Ranked, told: ConstantSweep | None) -> list[str]:
-    """ "256 and 8192 are within noise of it: the interquartile ranges overlap"; without the point of a cell that is `told` elsewhere."""
-    points = [i for i in ranked.near if told is None or _value(made, i) != told.value]
+def _within_noise(made: Sweep, ranked: Ranked, covered: ConstantSweep | None) -> list[str]:
+    """ "256 and 8192 are within noise of it: the interquartile ranges overlap". Another sentence has the point of the cell, `covered`."""
+    points = [i for i in ranked.near if covered is None or _value(made, i) != covered.value]
     names = [_named(made, i) for i in points]
     if len(names) > MOST_NAMED:
         names = [*names[: MOST_NAMED - 1], f"{len(names) - MOST_NAMED + 1} more"]

@@ -2,9 +2,9 @@
 
 `schedule_model` walks the IR with the scalars of the launch and without arrays. Waits, the stages of circular buffers and the distance
 between copies and their readers follow from the mbarriers, commit groups and waits in the IR (`ir.mbarriers` explains parities). Each
-warpgroup and the producer warp is a coroutine with its own clock, and the earliest one runs next. **Durations are not measured.** They
-come from the table `Rates`, for a multiprocessor without contention for memory; address arithmetic takes no time. The timeline therefore
-shows the best case of a kernel and its dependences. A profiler shows the actual durations.
+warpgroup and the producer warp is a coroutine with its own clock, and the earliest one runs next. **Durations are not measured.** They come
+from the table `Rates`, for a multiprocessor without contention for memory. Address arithmetic takes no time. The timeline therefore shows
+the best case of a kernel and its dependences. A profiler shows the actual durations.
 """
 
 from __future__ import annotations

@@ -256,7 +256,7 @@ def timed(device: int, library: str, start: Callable[[], None]) -> float:
         record(end.ptr, stream)
         try:
             end.synchronize()
-            settled()
+            forget_launches()
             return cuda.api().get_elapsed_time(begin, end)
         except Exception as error:
             raise explain(error, _recent[-1] if _recent else "") from error
@@ -315,6 +315,6 @@ def explain(error: Exception, name: str) -> KernelError:
     return KernelError(f"the driver refuses to launch {name}: {error}")
 
 
-def settled() -> None:
+def forget_launches() -> None:
     """Forgets the launches so far, which have ended without a fault."""
     _recent.clear()

@@ -1,9 +1,9 @@
 """Pickling of kernels: a kernel that another process receives compiles there, and finds the code that any process of the host has cached.
 
 A kernel that the other process can import travels as its name. Any other kernel (of a notebook cell, a script, a function, a file that is
-no module) travels by value: the text of its definition, its options, and the objects that its names refer to. Helpers are such objects.
-The receiver makes a function of the text, and adds the lines to `linecache`, so that errors show them. `pickle` suffices if it can
-pickle these objects; functions of `__main__` among them need cloudpickle, which Dask uses.
+no module) travels by value. The value has the text of its definition, its options, and the objects that its names refer to. Helpers are
+such objects. The receiver makes a function of the text, and adds the lines to `linecache`, so that errors show them. `pickle` suffices if
+it can pickle these objects; functions of `__main__` among them need cloudpickle, which Dask uses.
 
 The receiver keeps the latest kernels by their content. A kernel that arrives with every task is therefore made once per process.
 """

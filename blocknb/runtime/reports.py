@@ -131,7 +131,7 @@ def starter(compiled: Compiled, device: int, positions: Sequence[int], library: 
                 words = buffer.read(stream)
                 arrays = {i: (parameters[i][0], raws[pointers[i]], *bounds[i]) for i in code.extents}
                 output = report.decode(words, code.sites, arrays)
-            driver.settled()
+            driver.forget_launches()
             tell(output.text)
             if output.error is not None:
                 raise output.error

@@ -1,8 +1,8 @@
 """Caches that an administrator fills for all users of a machine: the folders that BLOCKNB_SHARED_CACHE names.
 
 They are the second level below the private cache: a miss of the private one reads them, and nothing but `blocknb cache build` writes them.
-An entry is machine code, so a folder, its inner folders and its files are trusted under the rules of `private_files`: no write
-permission for the group or others, and an owner who can run code as this user anyway. These are the user, root, and the owner of
+An entry is machine code, so a folder, its inner folders and its files are trusted under the rules of `private_files`. The group and others
+must have no write permission, and the owner must be able to run code as this user anyway. These are the user, root, and the owner of
 blocknb's own source files, since this process runs them. Folders of all other users stay refused, with one line per folder.
 """
 

@@ -1,8 +1,8 @@
 """CUDA where CuPy is not installed: devices, streams and memory are torch's, and the driver's library does the rest.
 
-torch keeps the current device and the current streams, and its caching allocator owns the memory. torch has no functions that load a
-cubin or launch a kernel, so ctypes calls those of the driver (CUDA Driver API, "Module Management" and "Execution Control"). This module
-offers what launches use of CuPy under CuPy's names, so the runtime takes either library through `cuda.api()` and `cuda.driver_api()`.
+torch keeps the current device and the current streams, and its caching allocator owns the memory. torch has no functions that load a cubin
+or launch a kernel. So ctypes calls those of the driver (CUDA Driver API, "Module Management" and "Execution Control"). This module offers
+what launches use of CuPy under CuPy's names, so the runtime takes either library through `cuda.api()` and `cuda.driver_api()`.
 """
 
 from __future__ import annotations

@@ -35,6 +35,12 @@ def error_integral(x, out):
     tl.store(out + i, tl.erf(tl.load(x + i)))
 
 
+@blocknb.kernel
+def hyperbolic(x, out):
+    i = tl.arange(0, 2048)
+    tl.store(out + i, tl.tanh(tl.load(x + i)))
+
+
 def inputs(name):
     x = numbers(np.float32, COUNT)
     ends = np.linspace(-104, -86, 200) if name == "exp" else np.linspace(0.9, 1.1, 200)
@@ -45,7 +51,11 @@ def inputs(name):
 
 @pytest.mark.parametrize(
     ("name", "function", "reference"),
-    [("exp", exponential, np.exp), ("erf", error_integral, np.vectorize(math.erf, otypes=[float]))],
+    [
+        ("exp", exponential, np.exp),
+        ("erf", error_integral, np.vectorize(math.erf, otypes=[float])),
+        ("tanh", hyperbolic, np.tanh),
+    ],
 )
 def test_code_for_a_gpu_is_within_two_units_in_the_last_place(name, function, reference):
     func = parse(function.source, {"x": kind("*f32"), "out": kind("*f32")}, {"num_warps": 4}, SM90A)

@@ -377,3 +377,12 @@ def test_hints_of_a_load_that_becomes_an_asynchronous_copy_reach_ptx_or_a_note(m
     assert {operator + hint for operator, hint in found} == copies
     notes = [note.text for stage in made.trace.stages for note in stage.notes]
     assert any(f"; its cache modifier {modifier} has no effect on such a copy" in text for text in notes) == lost
+
+
+def test_a_copy_by_tma_notes_the_cache_modifier_that_it_loses() -> None:
+    types = dict.fromkeys("ab", "*fp16:16") | {"out": "*fp32:16", "k": "i32:16", "BLOCK": 64}
+    for modifier, count in (("", 0), (".ca", 1)):
+        made = pipelined.compile(**types, MODIFIER=modifier, POLICY="", target="sm_90a")
+        notes = [note.text for stage in made.trace.stages for note in stage.notes if "copied by TMA" in note.text]
+        assert len(notes) == 2
+        assert sum(f"; its cache modifier {modifier} has no effect on such a copy" in text for text in notes) == count

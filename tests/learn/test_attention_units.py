@@ -83,6 +83,13 @@ def test_the_example_of_unit_12_is_short_and_sound() -> None:
     assert f"%%blockkernel --exercise {item.name}\n{item.skeleton.rstrip()}" in sources
 
 
+def test_unit_12_names_the_file_of_its_exercises_without_the_folder_of_the_installation(capsys) -> None:
+    cells = json.loads((COURSE / "12_your_own.ipynb").read_text(encoding="utf-8"))["cells"]
+    (source,) = (text for cell in cells if "unit12_your_own" in (text := "".join(cell["source"])))
+    exec("import blocknb\n" + source, {})
+    assert capsys.readouterr().out == "blocknb/learn/units/unit12_your_own.py\n"
+
+
 def test_the_hints_of_a_file_are_two_or_three() -> None:
     said = str(
         learn.prove(replace(learn.exercise("scan-1"), hints=("One?",)), compiled=False, course=False, seeds=(1,))

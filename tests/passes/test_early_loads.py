@@ -139,10 +139,10 @@ def test_branches_with_too_many_loads_stay():
     assert stage.after is stage.before
 
 
-@pytest.mark.parametrize(("rows", "moved"), [(32, 2), (64, 0)])
-def test_a_branch_gets_the_registers_that_the_accumulators_leave(rows, moved):
-    """The loads take 64 registers per thread in both cases, the accumulators 32 or 128."""
-    stage = stages_of(products_in_branches, branching(3, 2, 1024 // rows, rows), num_warps=1)["early_loads"]
+@pytest.mark.parametrize(("rows", "warps", "moved"), [(64, 1, 2), (128, 2, 0)])
+def test_a_branch_gets_the_registers_that_the_accumulators_leave(rows, warps, moved):
+    """The loads take 64 registers per thread in both cases, the accumulators 128 or 256."""
+    stage = stages_of(products_in_branches, branching(3, 2, 16, rows), num_warps=warps)["early_loads"]
     assert sum("in 64 registers per thread" in note.text for note in stage.notes) == moved
 
 

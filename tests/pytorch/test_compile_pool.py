@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 import time
 from collections.abc import Iterator
@@ -209,6 +210,15 @@ def test_a_suspended_pool_gets_no_kernels(pool):
     with compile_pool.suspended():
         assert compile_pool.running() is None
     assert compile_pool.running() is pool
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="Linux has smaps_rollup")
+def test_the_command_of_the_docs_measures_the_memory_of_the_server_and_its_processes(pool):
+    script = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "torch_compile_times.py"))
+    pids = script["family"](pool.pid)
+    shared, private = script["memory_of"](pids)
+    assert len(pids) == len(private) == 3 and pids[0] == pool.pid
+    assert shared > max(private) > min(private) > 0
 
 
 def test_a_fork_does_not_have_the_pool(pool):

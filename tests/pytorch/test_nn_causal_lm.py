@@ -109,7 +109,7 @@ def test_a_pickled_model_keeps_the_fused_loss(tied: bool) -> None:
     model = model_of(tie_word_embeddings=tied)
     ids = torch.randint(1, V, (2, 7))
     replace(model, fused_loss=True)
-    exact, values = step(model, input_ids=ids, labels=ids)
+    _, values = step(model, input_ids=ids, labels=ids)
     loaded = pickle.loads(pickle.dumps(model))
     found, same = step(loaded, input_ids=ids, labels=ids)
     assert found.logits.shape == (2, 7, H)

@@ -35,7 +35,7 @@ def test_a_fault_names_the_last_kernels_and_how_to_continue(text: str, kind: typ
 
 def test_a_fault_does_not_name_kernels_that_have_ended() -> None:
     driver._recent.append("one")
-    driver.settled()
+    driver.forget_launches()
     driver._recent.append("two")
     assert "one" not in driver.fault(RuntimeError("cudaErrorIllegalAddress")).message
 

@@ -1,8 +1,8 @@
 """The backward pass of Triton's tutorial 06, "Fused Attention", in the tutorial's form: a kernel of pointers and four loops.
 
-A program computes dk and dv of a block of keys, then dq of a block of queries. A causal mask needs a loop of its own for the blocks on the
-diagonal, in steps half as long. k comes scaled by scale / ln(2), and `logs` holds the logarithms to base 2 of the sums of exponentials.
-Block sizes, warps and stages are the tutorial's.
+A program computes dk and dv of a block of keys, then dq of a block of queries. With a causal mask, the blocks on the diagonal have a
+separate loop, in steps half as long. k comes scaled by scale / ln(2), and `logs` holds the logarithms to base 2 of the sums of
+exponentials. Block sizes, warps and stages are the tutorial's.
 """
 
 from __future__ import annotations

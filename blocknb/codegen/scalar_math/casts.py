@@ -3,10 +3,10 @@
 A conversion from float to integer truncates and saturates, and makes NaN 0. LLVM's `llvm.fptosi.sat` means the same, but its x86 back end
 scalarizes vectors (61 instructions for eight fp32 with AVX2), so only scalars use it. x86's vector conversions have one result for
 everything out of range (Intel SDM, CVTTPS2DQ): the least signed integer, or the largest unsigned one. Two selects correct signed results,
-and a maximum with zero mends unsigned ones. Where the machine lacks the conversion, the vector is clamped first. `maxps` and `minps` return
-their second operand where the first is NaN, so NaN becomes the lower bound, which is 0 for unsigned integers. If no float equals the
-largest integer, the clamp ends at the float below it, and a select puts the largest integer where the value lies beyond. LLVM's
-conversions never see a value out of range, which would be poison. Arm's conversions (FCVTZS, FCVTZU) do all of this themselves.
+and a maximum with zero corrects unsigned ones. Where the machine lacks the conversion, the vector is clamped first. `maxps` and `minps`
+return their second operand where the first is NaN, so NaN becomes the lower bound, which is 0 for unsigned integers. If no float equals the
+largest integer, the clamp ends at the float below it, and a select puts the largest integer where the value lies beyond. LLVM's conversions
+never see a value out of range, which would be poison. Arm's conversions (FCVTZS, FCVTZU) do all of this themselves.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _splat(value: float, element: str) -> str:
 
 
 def _clamped(code: InstructionBuilder, x: str, element: str, target: DType, width: int) -> str:
-    """Clamps between bounds that are floats, converts, and mends the lanes beyond an upper bound that is not one."""
+    """Clamps between bounds that are floats, converts, and corrects the lanes beyond an upper bound that is not one."""
     ty, integer = vector_type(element, width), f"i{target.bits}"
     low = -(2.0 ** (target.bits - 1)) if target.is_signed else 0.0
     digits = target.bits - target.is_signed
@@ -113,7 +113,7 @@ def _is_number(code: InstructionBuilder, x: str, ty: str) -> str:
 def _converted(
     code: InstructionBuilder, machine: VectorConversion, x: str, element: str, target: DType, width: int
 ) -> str:
-    """Converts by the machine's instruction, and mends the lanes for which it has no result."""
+    """Converts by the machine's instruction, and corrects the lanes for which it has no result."""
     ty, integer = vector_type(element, width), f"i{target.bits}"
     if not target.is_signed:
         positive = code.w.value(f"fcmp ogt {ty} {x}, zeroinitializer")

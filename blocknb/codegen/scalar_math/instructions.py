@@ -131,8 +131,8 @@ class InstructionBuilder:
     def select(self, condition: str, a: str, b: str, element: str, width: int) -> str:
         """Elements of `a` where the condition holds, of `b` elsewhere.
 
-        LLVM 22 makes one masked vpternlog of bitwise operations and a select between their result and one of their operands, and
-        confuses the operands where a constant is among them; a fence, which is no instruction, keeps the two apart.
+        LLVM 22 makes one masked vpternlog of bitwise operations and a select between their result and one of their operands. It confuses
+        the operands where a constant is among them. A fence, which is no instruction, keeps the two apart.
         """
         if self.machine.avx512 and width > 1:
             a, b = (self._fenced(x, element, width) if x in self.bitwise else x for x in (a, b))

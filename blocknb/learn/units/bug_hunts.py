@@ -1,7 +1,7 @@
 """The three hunts of unit 5: kernels with one bug each, and the same check as for a kernel that the learner writes.
 
 The skeleton of a hunt is a complete kernel, so its blank holds the wrong lines. hunt-1 ends in an error that names line, program and
-element, hunt-2 gives wrong numbers without a word, and hunt-3 is right as long as one program does all the work.
+element. hunt-2 gives wrong numbers without an error. hunt-3 is right as long as one program does all the work.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A forward walk (a data-flow analysis) keeps the accesses since the last barrier.
 as one of these and one of the two writes. A loop is walked until the accesses at its end agree with those assumed at its start. Shared
 memory has its final addresses by now, so buffers that share bytes conflict, too. An asynchronous copy counts as a write at its wait, and no
 access to its bytes may come in between. The same rules hold for global memory, by the argument that a pointer comes from, and by the
-distance of two accesses, if it is known; two arguments are assumed to be two arrays.
+distance of two accesses, if it is known. Two arguments are assumed to be two arrays.
 
 If warps have roles, a barrier is for the consumers only. Mbarriers guard the producer's copies. A TMA store reads its buffer until its
 wait. Triton calls this analysis Membar.
@@ -254,7 +254,7 @@ class BarrierPlacement:
                 case _:
                     for access in self.accesses(op):
                         if (hazard := self.hazard(access, pending)) is not None:
-                            pending = self.settled(hazard, access, pending)
+                            pending = self.after_barrier(hazard, access, pending)
                     pending |= frozenset(self.accesses(op))
         return pending
 
@@ -287,7 +287,7 @@ class BarrierPlacement:
         found = [(within, other) for within, other in found if not (within and other.met)]
         return min(found, key=lambda pair: (pair[0], pair[1].op.id), default=(False, None))[1]
 
-    def settled(self, hazard: MemoryAccess, access: MemoryAccess, pending: Pending) -> Pending:
+    def after_barrier(self, hazard: MemoryAccess, access: MemoryAccess, pending: Pending) -> Pending:
         """The pending accesses after a barrier, of all warps or of each warp, before an access."""
         self.before[access.op.id] = (hazard, access)
         if access.within_warps(hazard):

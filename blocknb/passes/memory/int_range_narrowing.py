@@ -2,7 +2,7 @@
 
 Kernels for long sequences compute indices in int64, because a product of a row and a stride may exceed 31 bits. The offsets within a tile
 and the comparisons of a mask seldom do. A GPU has no 64-bit integer unit: an int64 takes two registers, and its addition or comparison two
-instructions. MLIR's pass `arith-int-range-narrowing` and LLVM's CorrelatedValuePropagation do the first half of this; the second half, a
+instructions. MLIR's pass `arith-int-range-narrowing` and LLVM's CorrelatedValuePropagation do the first half of this. The second half, a
 comparison with a bound that is made relative to the tile, is that of loop-bound splitting.
 """
 

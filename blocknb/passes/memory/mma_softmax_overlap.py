@@ -6,10 +6,10 @@ and computes the softmax while that one runs.
 
     scores(0), softmax(0);  for j = 1..: scores(j), weights(j-1) x values(j-1), softmax(j);  weights(last) x values(last)
 
-If the second product has at least as many accumulators as there are scores, the loop waits for it as soon as the largest score of each
-row is known, and computes the exponentials after the wait. Otherwise the wait comes after the weights. The pass delays every op that uses
-the second product's pipeline state: the wait for its stage, the product and the arrival. Source: Shah et al., FlashAttention-3, arXiv
-2407.08608, section 3.2.
+If the second product has at least as many accumulators as there are scores, the loop waits for it earlier. It waits as soon as the largest
+score of each row is known, and computes the exponentials after the wait. Otherwise the wait comes after the weights. The pass delays every
+op that uses the second product's pipeline state: the wait for its stage, the product and the arrival. Source: Shah et al.,
+FlashAttention-3, arXiv 2407.08608, section 3.2.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ def mma_softmax_overlap(func: Func, target: Target, notes: Notes) -> Func:
     When: warps have roles, and a loop has two products by wgmma of which the second needs what is computed from the first one's result.
 
     What: the loop is rotated. An iteration starts its first product, then the second product of the iteration before. It waits for the
-    scores and computes while the second product runs: the whole softmax, or only the row maximum if the second product has at least as
-    many accumulators as there are scores. An operand that warps read from shared memory into registers is read during the product before.
+    scores, and computes the softmax while the second product runs. If that product has at least as many accumulators as there are scores,
+    only the row maximum is computed meanwhile. An operand that warps read from shared memory into registers is read during the product
+    before.
 
     Why: otherwise the tensor cores wait for the softmax.
 

@@ -64,8 +64,8 @@ def program_swizzle(func: Func, target: Target, notes: Notes) -> Func:
     Why: 128 programs of a 64 x 32 grid read 64 + 2 different tiles per iteration in the order of the grid, and 16 + 8 in groups of 16
     columns. L2 serves the rest.
 
-    Limits: the grid's own order (x first, then y) stays if a load depends on x and y, if programs differ in their number of iterations,
-    or if they may wait for each other. A note gives the reason.
+    Limits: the order of the grid (x first, then y) stays if a load depends on x and y. It also stays if programs differ in their number of
+    iterations, or may wait for each other. A note gives the reason.
 
     Before:
 

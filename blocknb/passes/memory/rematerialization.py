@@ -5,8 +5,8 @@ decide how many programs share an SM, hence how many bytes are in flight. So the
 depend on one such row and on scalars of the row (`emit="again"`). It computes values of several rows at their first use
 (`emit="at_use"`). The term is that of register allocation: Briggs, Cooper and Torczon, "Rematerialization" (PLDI 1992).
 
-Whether the repeated instructions pay is a question of numbers (`support.throughput`): they do where an SM holds more programs with packed
-rows, and where programs that wait are what limits it. Memory that is busy already gains nothing.
+The repeated instructions do not always pay (`support.throughput`): they do where an SM holds more programs with packed rows, and where
+programs that wait are what limits it. Memory that is busy already gains nothing.
 """
 
 from __future__ import annotations

@@ -29,7 +29,13 @@ from blocknb.language.ops import OPS, named
 from blocknb.passes.memory.shared_memory_allocation import place
 from blocknb.passes.pipelining.circular_buffer import CircularBuffer
 from blocknb.passes.pipelining.later_iterations import LaterIterations
-from blocknb.passes.pipelining.legality import OUTLASTS, TRUNCATED, PipeliningLegality, accumulating_products
+from blocknb.passes.pipelining.legality import (
+    OUTLASTS,
+    TRUNCATED,
+    PipeliningLegality,
+    accumulating_products,
+    modifier_lost,
+)
 from blocknb.passes.pipelining.locks import apart_from_locks
 from blocknb.passes.pipelining.loop_rotation import LoopRotation
 from blocknb.passes.pipelining.staged_tiles import CHANGES, VIEWS, StagedTile, loads_behind_operands, staged_tile
@@ -46,6 +52,7 @@ ENOUGH_CTAS = 4  # per SM: with fewer, an SM without one of them idles longer th
 FEW_WARPS = 4  # an SM always has enough registers for two CTAs of this size
 #: The grid of a launch is not known here. A kernel with a loop over programs often has one CTA per SM.
 TWO_CTAS = "so that an SM has room for two CTAs; num_stages={} keeps the stages, for a grid of one CTA per SM"
+MODIFIERS = (".ca", ".cg")  # cache modifiers that cp.async has
 STAGING = ("alloc", "local_store", "local_load", "fence")  # ops that bring a tile through shared memory
 
 
@@ -89,9 +96,9 @@ def software_pipelining(func: Func, target: Target, notes: Notes) -> Func:
 
     Why: tensor cores work while the operands of later iterations arrive.
 
-    Limits: a load stays where it is if something is computed on its way to shared memory, if fewer than 4 bytes are contiguous, if
-    `other` is not zero, or if the loop writes its array or that of its indices (two arguments are assumed to be two arrays). A buffer gets
-    fewer stages where shared memory has no room.
+    Limits: a load stays where it is if something is computed on its way to shared memory, if fewer than 4 bytes are contiguous, or if
+    `other` is not zero. It also stays if the loop writes its array or that of its indices. Two arguments are assumed to be two arrays. A
+    buffer gets fewer stages where shared memory has no room.
 
     Before:
 
@@ -143,8 +150,9 @@ class AsyncCopy(StagedTile):
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """The copies of one loop, their distance in iterations, the wanted distance, the products that outlast an iteration, the loads of the
-    loop from whose results addresses of copies are computed, and what the copies need from outside of the loop."""
+    """The copies of one loop, their distance in iterations, the wanted distance, and the products that outlast an iteration. `indices` are
+    the loads of the loop from whose results addresses of copies are computed. `invariants` are the values from outside of the loop that the
+    copies need."""
 
     loop: Op
     copies: tuple[AsyncCopy, ...]
@@ -297,15 +305,10 @@ class PipelinePlanner(PipeliningLegality):
                 text += f"{plan.ahead + 1} stages of {kind.bytes} bytes, {copy.vec * kind.dtype.bytes} bytes per copy"
                 text += TRUNCATED * bool(copy.store.attrs.get("tf32"))
                 text += "; its indices are loaded one iteration earlier" * bool(plan.indices)
-                text += modifier_lost(copy.load.attrs.get("cache", ""))
+                text += modifier_lost(copy.load, MODIFIERS)
                 self.notes(copy.load, text + fewer)
             for op in plan.outlasting:
                 self.notes(op, OUTLASTS)
-
-
-def modifier_lost(cache: str) -> str:
-    """What the note of a copy says about the cache modifier of its load: cp.async has `.ca` and `.cg` only."""
-    return f"; its cache modifier {cache} has no effect on such a copy" if cache not in ("", ".ca", ".cg") else ""
 
 
 # -- the rotation ----------------------------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 """Strip mining: a tile that does not fit the registers is computed in pieces, each just before its consumer uses it.
 
 A thread has at most 255 registers. A tile of 2^16 elements in 4 warps needs 512 per thread; ptxas would spill them and take many seconds.
-Such a tile is *streamed*: the code generator emits nothing where its loads and its arithmetic stand (`emit="in_pieces"`). A consumer,
-which is a store or a reduction, goes through the tile's registers piece by piece, and emits the loads and the arithmetic of a piece before
-it uses the piece. Its attribute `piece` is the number of registers of a piece. If a tile has two consumers, the kernel loads it twice. The
-second load hits a cache, as the reload of a spilled register would.
+Such a tile is *streamed*: the code generator emits nothing where its loads and its arithmetic stand (`emit="in_pieces"`). A consumer, which
+is a store or a reduction, goes through the tile's registers piece by piece. It emits the loads and the arithmetic of a piece before it uses
+the piece. Its attribute `piece` is the number of registers of a piece. If a tile has two consumers, the kernel loads it twice. The second
+load hits a cache, as the reload of a spilled register would.
 
 So the loads move down to the consumer. They pass no write, because two arguments may be the same array, and no barrier of the user. Only
 the last consumer may store between the loads of pieces: to another array, or to the elements that were loaded. The term is that of Allen
@@ -48,8 +48,8 @@ def strip_mining(func: Func, target: Target, notes: Notes) -> Func:
     When: a tile needs more registers than a thread can use, or more than half of them with a single consumer. The consumers are stores and
     reductions.
 
-    What: the loads and the arithmetic of the tile are emitted where a consumer needs them, a piece of registers at a time, in a loop if
-    the pieces differ only in their place. Of several consumers each loads the tile again.
+    What: the loads and the arithmetic of the tile are emitted where a consumer needs them, a piece of registers at a time. They are a loop
+    if the pieces differ only in their addresses. Of several consumers each loads the tile again.
 
     Why: a tile of 65536 elements in 4 warps needs 512 registers per thread, of 255. Otherwise ptxas spills it to memory, register by
     register.

@@ -55,8 +55,8 @@ def applies(func: Func, target: Target) -> bool:
 def tma_store(func: Func, target: Target, notes: Notes) -> Func:
     """Stores boxes of arrays by TMA while the warps continue
 
-    When: warps have roles, and a store is a box of an array: by a tensor descriptor, or by pointers with a mask that is the array's
-    bounds.
+    When: warps have roles, and a store is a box of an array. It is stored by a tensor descriptor, or by pointers with a mask that is the
+    array's bounds.
 
     What: the warps write the tile to one of two swizzled buffers, and TMA stores it from there. TMA also executes additions of fp32 that
     need no order.

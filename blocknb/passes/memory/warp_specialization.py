@@ -65,8 +65,8 @@ def requests(func: Func) -> list[Op]:
 def warp_specialization(func: Func, target: Target, notes: Notes) -> Func:
     """Splits warps into a producer that copies by TMA and consumers that multiply
 
-    When: the target is sm_90a, and a product reads tiles from shared memory that are boxes of an array: by a tensor descriptor, or by
-    pointers with a mask that is the array's bounds.
+    When: the target is sm_90a, and a product reads tiles from shared memory that are boxes of an array. They are loaded by a tensor
+    descriptor, or by pointers with a mask that is the array's bounds.
 
     What: one more warp, the producer, copies tiles by TMA into circular buffers. They have `num_stages` stages, by default as many
     as shared memory holds, at most 8. Two mbarriers per stage say when it is full and when it is empty.

@@ -1,8 +1,8 @@
 """The values of a loop's later iterations, computed before those iterations run.
 
-Addresses of later iterations are recomputed, not carried: the arithmetic that leads to an address is emitted again, with the index and the
-carried scalars of the later iteration in the place of the current ones. A load of an index is emitted again, too, and masked off beyond
-the last iteration. `legality` has checked that there is nothing else.
+Addresses of later iterations are recomputed, not carried. The arithmetic that leads to an address is emitted again, with the index and the
+carried scalars of the later iteration. A load of an index is emitted again, too, and masked off beyond the last iteration. `legality` has
+checked that there is nothing else.
 """
 
 from __future__ import annotations

@@ -35,6 +35,12 @@ OUTLASTS = "dot: still in flight when the next iteration starts; waited for afte
 TRUNCATED = "; truncated to tf32 by wgmma, not rounded"
 
 
+def modifier_lost(load: Op, known: Collection[str] = ()) -> str:
+    """What the note of an asynchronous copy says about the cache modifier of its load, unless the copy has such a modifier."""
+    cache = load.attrs.get("cache", "")
+    return f"; its cache modifier {cache} has no effect on such a copy" if cache and cache not in known else ""
+
+
 class PipeliningLegality:
     """Finds the reasons against running loads of a function early, and notes them."""
 

@@ -15,8 +15,8 @@ from blocknb.language.ops import ATOMICS, WRITES
 
 
 def apart_from_locks(func: Func, facts: Facts, load: Op, ops: Iterable[Op]) -> bool:
-    """Whether a load may move before ops that wait for other programs or order accesses: no program of the launch writes its array, and
-    programs of the launch release the arrays at which the ops wait. Two arguments are assumed to be two arrays."""
+    """Whether a load may move before ops that wait for other programs or order accesses. No program of the launch may write its array, and
+    programs of the launch must release the arrays at which the ops wait. Two arguments are assumed to be two arrays."""
     root = facts.root(load.args[0])
     written = {facts.root(global_operands(op)[0]) for op in walk(func.body) if op.name in WRITES}
     if root is None or None in written or root in written:

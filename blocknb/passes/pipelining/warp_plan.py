@@ -11,7 +11,7 @@ from blocknb.analysis.tma_boxes import TmaBox
 from blocknb.ir.core import Block, Op
 from blocknb.language.bulk import TensorMap
 from blocknb.layouts import wgmma
-from blocknb.passes.pipelining.legality import OUTLASTS, TRUNCATED
+from blocknb.passes.pipelining.legality import OUTLASTS, TRUNCATED, modifier_lost
 from blocknb.passes.pipelining.staged_tiles import StagedTile
 from blocknb.passes.support.note_text import at_line, counted
 from blocknb.target import CLUSTER, Target
@@ -130,7 +130,7 @@ class WarpSpecializationPlan:
                     text += f", to {CLUSTER} CTAs at a time (multicast)"
                 if group.shared_with is not None and (loop := group.shared_with.loop) is not None:
                     text += f", those of the loop{at_line(loop)}"
-                text += TRUNCATED * bool(copy.store.attrs.get("tf32"))
+                text += TRUNCATED * bool(copy.store.attrs.get("tf32")) + modifier_lost(copy.load)
                 if group.user_stages and stages < group.wanted_stages:
                     text += f" (not {group.wanted_stages}: for lack of shared memory)"
                 notes(copy.load, text)

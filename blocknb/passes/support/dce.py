@@ -1,8 +1,8 @@
 """Dead code elimination: removes ops whose results are unused and that have no side effects.
 
-One walk backwards keeps the set of needed values. A loop-carried value is needed if its result is, or if the needed part of the body
-uses it; the body is walked again until the set is stable. Then unneeded carried values, results of `if` and yields are dropped. Source:
-Aho et al., "Compilers", section 9.1.
+One walk backwards keeps the set of needed values. A loop-carried value is needed if its result is, or if the needed part of the body uses
+it. The body is walked again until the set is stable. Then unneeded carried values, results of `if` and yields are dropped. Source: Aho et
+al., "Compilers", section 9.1.
 """
 
 from __future__ import annotations

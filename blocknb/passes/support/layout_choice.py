@@ -265,8 +265,8 @@ class LayoutChoice:
                 self.groups.propose(result, weight, layout.slice(axis))
 
     def propose_sums(self) -> None:
-        """Proposes the layout of a loop's reduction for what it is added to, where each thread reduces its own elements: a store after the
-        loop converts the sum once, and not once per iteration. It weighs less than the loop's loads."""
+        """Proposes the layout of a loop's reduction for the sum that it is added to, where each thread reduces its elements. A conversion
+        for the store then happens once after the loop, and not once per iteration. It weighs less than the loop's loads."""
         consumers = uses(self.func)
         for op, iterations in self.reductions:
             proposals = self.groups.proposals.get(self.groups.find(op.args[0]), ()) if self.anchored(op.args[0]) else ()
@@ -473,8 +473,9 @@ class LayoutChoice:
         )
 
     def costs_alike(self, op: Op, wanted: Layout) -> bool:
-        """Whether an access costs no more than in its own layout: a short store, a load whose neighbouring elements in a thread have one
-        address, so that it is issued once for them, or one from loaded addresses, which no order of the lanes makes consecutive."""
+        """Whether an access costs no more than in its own layout. This holds for a short store, and for a load that is issued once for
+        neighbouring elements of a thread, because they have one address. It also holds for a load from loaded addresses, which no order of
+        the lanes makes consecutive."""
         if is_short_store(op):
             return True
         if op.name != "load" or len(op.args[0].type.shape) != 1 or wanted.is_replicated:

@@ -1,9 +1,9 @@
 """Scans along an axis that several warps share (a two-level parallel prefix sum).
 
-Each warp holds consecutive elements of a line. The scan becomes three ops: a reduction that gives the total of each warp, a conversion
-through shared memory that gives every thread all totals of its line, and a scan that starts each warp at the total of those before it.
-The code generator scans the elements within each warp once, for both the reduction and the scan. Source: Blelloch, "Prefix Sums and Their
-Applications" (1990).
+Each warp holds consecutive elements of a line. The scan becomes three ops. A reduction gives the total of each warp. A conversion through
+shared memory gives every thread all totals of its line. A scan starts each warp at the total of the warps before it. The code generator
+scans the elements within each warp once, for both the reduction and the scan. Source: Blelloch, "Prefix Sums and Their Applications"
+(1990).
 """
 
 from __future__ import annotations

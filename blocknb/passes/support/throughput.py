@@ -53,7 +53,7 @@ class Throughput:
 
 def throughput(func: Func, target: Target, held: int, arriving: int, moved: int, instructions: int) -> Throughput:
     """The throughput of a kernel, from four numbers per thread: registers that hold rows, registers of rows that are used as they arrive,
-    bytes moved from and to memory, and instructions.
+    bytes of memory traffic, and instructions.
 
     Values that exceed the registers of a thread are spilled: a store and a load each, which the L1 cache serves."""
     together = func.attrs.get("programs", 1)

@@ -51,9 +51,8 @@ def choose_num_warps(func: Func, target: Target, notes: Notes) -> Func:
     When: neither the launch nor the decorator names `num_warps`.
 
     What: a kernel that reduces rows gets one warp per 512 elements that a program loads, up to four, and up to eight if it loads several
-    such rows. A tile of more than 8192 elements gets one warp per 2048 elements, up to 16. A kernel with products gets four warps if
-    their results, or all tiles that are live at a time, fit into the registers of four, otherwise eight or 16. Every other kernel gets
-    four.
+    such rows. A tile of more than 8192 elements gets one warp per 2048 elements, up to 16. A kernel with products gets four warps if their
+    results, or all tiles that are live at a time, fit into their registers. Otherwise it gets eight or 16. Every other kernel gets four.
 
     Why: few warps reduce a row cheaply and keep several loads in flight per thread. Many warps are needed where a tile would not fit into
     registers.

@@ -42,7 +42,7 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
     """Issues all loads of an iteration before its arithmetic
 
     When: a loop without products loads between 16 and 64 registers per thread and iteration, and no earlier pass prefetches them. Or a
-    branch in a loop with products loads between 16 and 96, and the loop's other values leave them room.
+    branch in a loop with products loads between 16 and 96, and the values that the loop carries leave them room.
 
     What: the loads move to the head of the iteration or branch, with their addresses and masks. Machine code issues all of them before it
     uses the first one.
@@ -110,12 +110,17 @@ class EarlyLoads(PipeliningLegality):
         if not any(op.name == "dot" for op in inside) or why_none_within(inside):
             return
         all_registers = min(256, 65536 // self.threads)
-        left = min(BRANCHES * all_registers // 256, all_registers - ROOM - self.liveness.peak(loop))
+        left = min(BRANCHES * all_registers // 256, all_registers - ROOM - self.held_throughout(loop))
         for block in (block for op in inside if op.name == "if" for block in op.blocks):
             first, needs = self.loads_of(block)
             has_barrier = any(op.attrs.get("scheduling_barrier") for op in block.ops)
             if LEAST <= needs <= left and not has_barrier and block not in self.moved:
                 self.move(block, first, needs, "a branch", "clock")
+
+    def held_throughout(self, loop: Op) -> int:
+        """The registers per thread of the tiles that a loop carries, and of those that are live throughout it."""
+        carried = [x for x in loop.blocks[0].args[1:] if x.type.shape]
+        return self.liveness.weight((*carried, *self.liveness.across(loop)))
 
     def loads_of(self, block: Block) -> tuple[list[Op], int]:
         """The ops that can move to the head of a block, the last one a load, and the registers per thread that their loads take."""

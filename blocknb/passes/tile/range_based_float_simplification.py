@@ -29,8 +29,8 @@ def range_based_float_simplification(func: Func, target: Target, notes: Notes) -
     When: an fp32 division has a divisor that is proved to be neither huge nor tiny, or an exponential's results below 2^-126 cannot
     change anything that is stored.
 
-    What: such a quotient becomes a product with one reciprocal, and such an exponential a single instruction. exp2 always is that
-    instruction, as in Triton: its results below 2^-126 are zero.
+    What: such a quotient becomes a product with one reciprocal, and such an exponential a single instruction. As in Triton, exp2 always is
+    that instruction. Its results below 2^-126 are zero.
 
     Why: the full-range forms scale their operands, which takes two and three more instructions per element. Softmax has both: the largest
     element is subtracted, so the sum of the exponentials is at least 1.

@@ -55,9 +55,9 @@ def register_prefetch(func: Func, target: Target, notes: Notes) -> Func:
 
     Why: the memory system works while an iteration computes.
 
-    Limits: a load stays where it is if its address was loaded in the loop, if every iteration reads the same place, if the loop stores to
-    its array (two arguments are assumed to be two arrays) or waits for other programs, or if the carried values would take too many
-    registers.
+    Limits: a load stays where it is if its address was loaded in the loop, or if every iteration reads the same address. It also stays if
+    the loop stores to its array or waits for other programs, or if the carried values would take too many registers. Two arguments are
+    assumed to be two arrays.
 
     Before:
 

@@ -92,6 +92,11 @@ class CompilePool:
             threading.Thread(target=self._serve, args=(place,), name="blocknb-compile-pool", daemon=True).start()
 
     @property
+    def pid(self) -> int:
+        """The number of the process from which those of the pool are forked."""
+        return self._server.pid
+
+    @property
     def alive(self) -> bool:
         """Whether a process serves. A thread that waits for a job does not see that its process was idle and has ended."""
         return self._serving > 0 and self._server.poll() is None

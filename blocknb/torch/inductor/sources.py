@@ -111,15 +111,15 @@ def private(name: str) -> Any:
     """The private copy of one of Inductor's modules: `private("triton_heuristics")`."""
     if not any(isinstance(finder, _Copies) for finder in sys.meta_path):
         sys.meta_path.append(_Copies())
-        _mend(private("triton_helpers"), private("triton_compat"))
+        _replace_unreached(private("triton_helpers"), private("triton_compat"))
     return importlib.import_module(f"{OURS}.runtime.{name}")
 
 
-def _mend(helpers: Any, compat: Any) -> None:
+def _replace_unreached(helpers: Any, compat: Any) -> None:
     """Replaces what rewritten imports do not reach.
 
-    These are helpers that are written against the builder of Triton's compiler (here the compiler calls plain functions), the name of the
-    package of heuristics, and the class of configurations that Inductor's cache restores, if there is no Triton."""
+    These are helpers that are written against the builder of Triton's compiler (here the compiler calls plain functions), and the name of
+    the package of heuristics. Without Triton, it is also the class of configurations that Inductor's cache restores."""
     from torch._inductor.runtime import autotune_cache, triton_heuristics
 
     import blocknb
