@@ -223,7 +223,7 @@ class Streamer:
     def _copied_pieces(self, task: TaskStream, block: HaloBlock, landing: Any) -> Any:
         """Copies a chunk to `landing`, and in one buffer the bands around it. The launch puts them into their regions of the result.
 
-        The copy of the chunk begins first. Meanwhile the host collects the bands, which takes as long if other threads hold Python's lock."""
+        The copy of the chunk begins first. Meanwhile the host collects the bands, often waiting for Python's lock."""
         device, end = self.device, 0
         task.staged += [block.chunk, landing]
         self._copy(task, self._to_device, device.copy_in, block.chunk, landing)
