@@ -35,7 +35,10 @@ class CupyDevice:
             yield
 
     def record(self, stream: Any) -> Any:
-        with self.active(stream):
+        # The driver creates an event on the current device. A thread that enters a device may have to wait for Python's lock again.
+        if self.cupy.cuda.runtime.getDevice() == self.number:
+            return stream.record()
+        with self.cupy.cuda.Device(self.number):
             return stream.record()
 
     def wait(self, stream: Any, event: Any) -> None:
@@ -45,7 +48,6 @@ class CupyDevice:
         stream.synchronize()
 
     def milliseconds(self, first: Any, second: Any) -> float:
-        second.synchronize()
         return float(self.cupy.cuda.get_elapsed_time(first, second))
 
     def pinned(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -67,9 +69,8 @@ class CupyDevice:
         if host.nbytes:
             array.data.copy_from_host_async(host.ctypes.data, host.nbytes, stream)
 
-    def place(self, part: Any, array: Any, region: tuple[slice, ...], stream: Any) -> None:
-        with self.active(stream):
-            array[region] = part
+    def place(self, part: Any, array: Any, region: tuple[slice, ...]) -> None:
+        array[region] = part
 
     def copy_out(self, array: Any, host: np.ndarray, stream: Any) -> None:
         if host.nbytes:

@@ -65,8 +65,8 @@ class StreamingDevice(Protocol):
     def copy_in(self, host: np.ndarray, array: Any, stream: Any) -> None:
         """Copies pinned memory to a contiguous array of the device."""
 
-    def place(self, part: Any, array: Any, region: tuple[slice, ...], stream: Any) -> None:
-        """Copies an array of the device into a region of another one."""
+    def place(self, part: Any, array: Any, region: tuple[slice, ...]) -> None:
+        """Copies an array of the device into a region of another one, on the active stream."""
 
     def copy_out(self, array: Any, host: np.ndarray, stream: Any) -> None:
         """Copies the device's memory to pinned memory."""
@@ -74,9 +74,12 @@ class StreamingDevice(Protocol):
 
 @dataclass(eq=False)
 class TaskStream:
-    """The stream for the kernels of one task, and the staging buffers and event pairs of the task that uses it."""
+    """The stream for the kernels of one task, and the staging buffers and event pairs of the task that uses it.
+
+    `places` are (array, array, region): what the next launch first copies into a region of another array."""
 
     kernels: Any
+    places: list[tuple[Any, Any, Any]] = field(default_factory=list)
     staged: list[Any] = field(default_factory=list)
     copy_spans: list[tuple[Any, Any]] = field(default_factory=list)
     kernel_spans: list[tuple[Any, Any]] = field(default_factory=list)
@@ -148,7 +151,7 @@ class Streamer:
                     self.device.synchronize(self.device.record(stream))
             raise
         finally:
-            for kept in (task.staged, task.copy_spans, task.kernel_spans):
+            for kept in (task.places, task.staged, task.copy_spans, task.kernel_spans):
                 kept.clear()
             self._idle.put(task)
 
@@ -218,27 +221,25 @@ class Streamer:
             task.copy_spans.append((begin, device.record(stream)))
 
     def _copied_pieces(self, task: TaskStream, block: HaloBlock, landing: Any) -> Any:
-        """Copies a chunk to `landing`, and in one buffer the bands around it. The device puts them into their regions of a new array."""
-        device, places, end = self.device, [], 0
+        """Copies a chunk to `landing`, and in one buffer the bands around it. The launch puts them into their regions of the result.
+
+        The copy of the chunk begins first. Meanwhile the host collects the bands, often waiting for Python's lock."""
+        device, end = self.device, 0
+        task.staged += [block.chunk, landing]
+        self._copy(task, self._to_device, device.copy_in, block.chunk, landing)
         packed = device.pinned((_frame_bytes(block) // block.dtype.itemsize,), block.dtype)
         frame = device.empty(packed.shape, block.dtype, self._to_device)
         found = device.empty(block.shape, block.dtype, self._to_device)
+        task.places.append((landing, found, block.inside))
         for region, pieces in block.bands():
             shape = tuple(part.stop - part.start for part in region)
             begin, end = end, end + math.prod(shape)
             host, there = (buffer[begin:end].reshape(shape) for buffer in (packed, frame))
             for part, piece in pieces:
                 host[part] = piece
-            places.append((region, there))
-        task.staged += [packed, frame, block.chunk, landing]
+            task.places.append((there, found, region))
+        task.staged += [packed, frame]
         self._copy(task, self._to_device, device.copy_in, packed, frame)
-        self._copy(task, self._to_device, device.copy_in, block.chunk, landing)
-        device.wait(task.kernels, task.copy_spans[-1][1])
-        start = device.record(task.kernels)
-        device.place(landing, found, block.inside, task.kernels)
-        for region, there in places:
-            device.place(there, found, region, task.kernels)
-        task.kernel_spans.append((start, device.record(task.kernels)))
         return found
 
     def _launch(self, task: TaskStream, wrapper: Wrapper, arrays: Sequence[Any]) -> None:
@@ -248,6 +249,8 @@ class Streamer:
             device.wait(task.kernels, task.copy_spans[-1][1])
         begin = device.record(task.kernels)
         with device.active(task.kernels):
+            while task.places:
+                device.place(*task.places.pop())
             wrapper(*arrays)
         task.kernel_spans.append((begin, device.record(task.kernels)))
 
@@ -256,7 +259,8 @@ class Streamer:
     ) -> np.ndarray:
         """Copies the result back after the kernels, waits, and returns it, in pinned memory or not."""
         device, host = self.device, self.device.pinned(shape, dtype)
-        self._copy(task, self._to_host, device.copy_out, out, host, after=device.record(task.kernels))
+        after = task.kernel_spans[-1][1] if task.kernel_spans else device.record(task.kernels)
+        self._copy(task, self._to_host, device.copy_out, out, host, after=after)
         device.synchronize(task.copy_spans[-1][1])
         add(bytes_out=host.nbytes)
         return host if pinned else host.copy()

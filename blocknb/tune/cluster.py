@@ -3,8 +3,9 @@
 Dask moves the data and runs the tasks; this module decides which worker measures what. Each worker measures a few configurations at a
 time, as on one device (`race`). Times of different models are never compared: each kind of device measures all configurations, and
 gets a choice of its own. Workers of one kind share the work, and tell each other the best median, which stops slower configurations.
-First, each worker compiles its share: one long parallel compilation is faster than one per task. Then it measures its share, and helps
-others with theirs. At the end, one worker of each kind runs the fastest configurations in turns.
+First, each worker compiles its share: one long parallel compilation is faster than one per task. It measures nothing meanwhile. The front
+end holds Python's lock for milliseconds, and a launch that waits for it would count as time of the kernel. Then it measures its share, and
+helps others with theirs. At the end, one worker of each kind runs the fastest configurations in turns.
 
 If a worker dies, another one measures its configurations. An interrupt keeps all results, and the next search continues.
 """

@@ -103,9 +103,9 @@ class PretendDevice:
         np.copyto(array, host)
         self.run("in", stream, [array], host.size)
 
-    def place(self, part: Any, array: np.ndarray, region: tuple[slice, ...], stream: PretendStream) -> None:
+    def place(self, part: Any, array: np.ndarray, region: tuple[slice, ...]) -> None:
         array[region] = part
-        self.run("place", stream, [array], 0)
+        self.run("place", self.local.stream, [array], 0)
 
     def copy_out(self, array: np.ndarray, host: np.ndarray, stream: PretendStream) -> None:
         np.copyto(host, array)

@@ -265,3 +265,13 @@ def test_every_block_with_a_halo_is_a_window_of_the_padded_array(first: Any, sec
 def test_a_halo_deeper_than_the_array_is_an_error() -> None:
     with pytest.raises(LaunchError, match=r"depth=\{0: 9\} for an array of shape \(8,\)"):
         blocknb.map_overlap(len, da.zeros(8, chunks=4), depth=9, boundary="reflect")
+
+
+def test_a_stencil_has_one_task_per_chunk_for_all_slices_of_it() -> None:
+    array = da.zeros((12, 15), chunks=(3, 5))
+    for boundary in ("reflect", "periodic", 0.0):
+        found = blocknb.map_overlap(print, array, depth=1, boundary=boundary)
+        tasks = [key for key in dict(found.dask) if key[0].startswith("print-")]
+        assert len(tasks) == 12 + 12
+    alone = blocknb.map_overlap(print, array.rechunk(-1), depth=1, boundary="reflect")
+    assert len([key for key in dict(alone.dask) if key[0].startswith("print-")]) == 1

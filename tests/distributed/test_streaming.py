@@ -230,7 +230,7 @@ def test_a_chunk_with_a_halo_is_assembled_once(pinned: bool) -> None:
     assert np.array_equal(found, 2 * expected)
     assert device.staged == 2  # the block or its frame, and the result
     copied = [one.end - one.begin for one in device.of("in")]
-    assert copied == ([x.size - block.chunk.size, block.chunk.size] if pinned else [x.size])
+    assert copied == ([block.chunk.size, x.size - block.chunk.size] if pinned else [x.size])
     assert len(device.of("place")) == (5 if pinned else 0)  # the chunk, and a band on each side
     assert all(kernel.begin >= device.of("place")[-1].end for kernel in device.of("kernel") if pinned)
     assert device.held == 0 and device.peak <= 3 * x.nbytes
