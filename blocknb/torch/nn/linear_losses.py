@@ -3,7 +3,8 @@
 Training in eager mode keeps the logits of the first H rows of x (M, H) in the memory of the weight's gradient, after the other rows had
 their gradient of x computed there. The backward pass computes the logits of the others again. A block of the weight's gradient is then one
 product over all rows, so nothing is added up in 16 bits, and no copy of that gradient in fp32 exists. Sums for the gradient of x are in
-fp32. Implementations that split the rows instead add gradients of the weight in 16 bits, and their training diverges from that of unfused
+fp32. In a graph of torch.compile, one operator does both passes for the mean and the sum, because a graph cannot keep logits in the memory
+of a later result. Implementations that split the rows instead add gradients of the weight in 16 bits, and their training diverges from that of unfused
 layers.
 """
 
@@ -70,6 +71,55 @@ def _(saved: Any, dlosses: Tensor) -> Any:
     return {name: value for name, value, needed in zip(names, found, wanted, strict=True) if needed}
 
 
+def _statistics(
+    given: tuple[Tensor, Tensor, Tensor | None, Tensor], kept: int, expected: Tensor | None, ignored: int, memory: Tensor,
+    dx: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The logsumexp of each row, and the logit of its class. The logits of the first `kept` rows stay in `memory` (V, H). With dx, the
+    other rows get their gradients, for losses with the gradient `expected`."""
+    x, weight, bias, target = given
+    others, statistics = (x[kept:], weight, bias, target[kept:]), []
+    if kept < x.shape[0]:
+        if expected is not None and dx is not None:
+            statistics = early_gradients(*others, expected, ignored, memory, dx[kept:])
+        else:
+            m, h = x.shape
+            statistics = [row_statistics(*others, plans.forward_block(m - kept, m, h, weight.shape[0]))]
+    statistics.insert(0, kept_statistics(x[:kept], weight, bias, target[:kept], memory))
+    logsumexp, chosen = (torch.cat(parts) for parts in zip(*statistics, strict=True))
+    return logsumexp, chosen
+
+
+@torch_op("blocknb::linear_cross_entropy_with_gradients")
+def _with_gradients(
+    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, expected: Tensor, ignore_index: int, needs_x: bool,
+    needs_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The sum of the losses (1), and the gradients of x, the weight and the bias for losses with the gradient `expected`, a scalar. Those of
+    x and the bias are empty if they are not needed."""
+    total = torch.empty(1, dtype=sums_dtype(x), device=x.device)
+    dx = x.new_empty(x.shape if needs_x else (0,))
+    dweight = torch.empty_like(weight)
+    dbias = torch.empty_like(bias) if needs_bias and bias is not None else x.new_empty(0)
+    if not this_thread.skips:
+        kept = plans.kept_rows(*x.shape)
+        given, wanted = (x, weight, bias, target), dx if needs_x else None
+        logsumexp, chosen = _statistics(given, kept, expected, ignore_index, dweight, wanted)
+        losses = torch.where(target == ignore_index, 0.0, logsumexp - chosen)
+        torch.sum(losses, 0, keepdim=True, out=total)
+        dlosses = expected.expand(x.shape[0]).contiguous()
+        gradients = LossGradients(*given, dlosses, logsumexp, ignore_index)
+        gradients.run(wanted, dweight, dbias if needs_bias else None, kept, expected if needs_x else None)
+    return total, dx, dweight, dbias
+
+
+@_with_gradients.backward(save=("expected", 1, 2, 3), undifferentiable=(1, 2, 3))
+def _(saved: Any, dtotal: Tensor) -> Any:
+    factor = torch.where(saved.expected.isinf(), 1.0, dtotal / saved.expected)  # inf where all rows are ignored
+    found = {"x": saved.outputs[1], "weight": saved.outputs[2], "bias": saved.outputs[3]}
+    return {name: value * factor for name, value in found.items() if name in saved.needs}
+
+
 class _KeptLogits(torch.autograd.Function):
     """The losses in eager mode. The first backward pass uses the kept logits up; a second one computes all of them again. `expected` is
     the gradient of all losses that the backward pass will probably get, a scalar."""
@@ -80,17 +130,9 @@ class _KeptLogits(torch.autograd.Function):
     ) -> Tensor:
         kept = plans.kept_rows(*x.shape)
         memory, dx = weight.new_empty(weight.shape), None
-        others = x[kept:], weight, bias, target[kept:]
-        if kept == x.shape[0]:
-            statistics = []
-        elif expected is not None and ctx.needs_input_grad[0]:
+        if kept < x.shape[0] and expected is not None and ctx.needs_input_grad[0]:
             dx = x.new_empty(x.shape)
-            statistics = early_gradients(*others, expected, ignored, memory, dx[kept:])
-        else:
-            m, h = x.shape
-            statistics = [row_statistics(*others, plans.forward_block(m - kept, m, h, weight.shape[0]))]
-        statistics.insert(0, kept_statistics(x[:kept], weight, bias, target[:kept], memory))
-        logsumexp, chosen = (torch.cat(parts) for parts in zip(*statistics, strict=True))
+        logsumexp, chosen = _statistics((x, weight, bias, target), kept, expected, ignored, memory, dx)
         ctx.save_for_backward(x, weight, bias, target, logsumexp)
         ctx.kept, ctx.ignored, ctx.expected = kept, ignored, expected
         ctx.memory, ctx.dx = memory, dx
@@ -121,6 +163,13 @@ def _expected(target: Tensor, ignore_index: int, reduction: str, x: Tensor) -> T
         return None
     one = torch.ones((), dtype=sums_dtype(x), device=x.device)
     return one if reduction == "sum" else one / (target != ignore_index).sum()
+
+
+def _in_one_pass(x: Tensor, weight: Tensor, reduction: str) -> bool:
+    """Whether one operator computes the loss and its gradients: in a graph of a training step, for a known gradient of the losses."""
+    training = torch.compiler.is_compiling() and torch.is_grad_enabled() and weight.requires_grad
+    known = reduction in ("mean", "sum") and x.dtype != torch.float16
+    return training and known and weight.is_contiguous() and weight.shape[0] > 0 and weight.shape[1] >= 8
 
 
 def _keeps_logits(x: Tensor, weight: Tensor) -> bool:
@@ -169,6 +218,11 @@ def linear_cross_entropy(
             )
     with torch.autocast(x.device.type, enabled=False):
         x, target = x.contiguous(), target.contiguous()
+        if _in_one_pass(x, weight, reduction):
+            expected = _expected(target, ignore_index, reduction, x)
+            needs_bias = bias is not None and bias.requires_grad
+            total = _with_gradients(x, weight, bias, target, expected, ignore_index, x.requires_grad, needs_bias)[0][0]
+            return total if reduction == "sum" else total / (target != ignore_index).sum()
         if _keeps_logits(x, weight):
             expected = _expected(target, ignore_index, reduction, x)
             losses = _KeptLogits.apply(x, weight, bias, target, ignore_index, expected)
