@@ -65,9 +65,7 @@ def _swiglu_backward_and_result(gate: Tensor, up: Tensor, dout: Tensor) -> tuple
 
 
 @torch_op("blocknb::geglu_backward_and_result")
-def _geglu_backward_and_result(
-    gate: Tensor, up: Tensor, dout: Tensor, tanh: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def _geglu_backward_and_result(gate: Tensor, up: Tensor, dout: Tensor, tanh: bool) -> tuple[Tensor, Tensor, Tensor]:
     dgate, dup, out = (torch.empty(gate.shape, dtype=gate.dtype, device=gate.device) for _ in range(3))
     backward = functools.partial(kernels.geglu_backward, tanh=tanh)
     launch(backward, rows(gate), rows(up), rows(dout), rows(dgate), rows(dup), rows(out))
