@@ -183,3 +183,52 @@ def test_rows_that_are_all_ignored_have_zero_gradients() -> None:
     target = torch.full((40,), -100)
     found = torch.autograd.grad(nn.linear_cross_entropy(x, weight, target), (x, weight))
     assert all((g == 0).all() for g in found)
+
+
+@pytest.mark.parametrize("keep_logits", [False, True])
+@pytest.mark.parametrize("rows", [13, 40])  # fewer than features, and more
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("factor", [1.0, 0.3])
+def test_one_operator_computes_the_loss_and_all_gradients_of_a_graph(
+    reduction: str, rows: int, factor: float, keep_logits: bool
+) -> None:
+    x, weight, bias = (random(*size, dtype=torch.float32) for size in ((rows, 16), (70, 16), (70,)))
+    target = classes(rows, 70)
+    target[3] = -100
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        from torch._dynamo.backends.common import aot_autograd
+        from torch._functorch.aot_autograd import make_boxed_func
+
+        def compiler(graph: Any, inputs: Any) -> Any:
+            graphs.append(str(graph.code))
+            return make_boxed_func(graph.forward)
+
+        return aot_autograd(fw_compiler=compiler)(graph, inputs)
+
+    options = {"reduction": reduction, "keep_logits": keep_logits}
+    loss = torch.compile(lambda *given: factor * nn.linear_cross_entropy(*given, **options), backend=backend)
+    found = loss(2.0 * x, weight, target, bias)
+    gradients = torch.autograd.grad(found, (x, weight, bias))
+    exact = factor * F.cross_entropy(F.linear(2.0 * x, weight, bias), target, reduction=reduction)
+    torch.testing.assert_close(found, exact, atol=1e-5, rtol=1e-5)
+    expected = torch.autograd.grad(exact, (x, weight, bias))
+    torch.testing.assert_close(gradients, expected, atol=1e-5, rtol=1e-4)
+    assert "linear_cross_entropy_with_gradients" in graphs[0] and "linear_cross_entropy" not in graphs[1]
+    target[:] = -100
+    ignored = torch.autograd.grad(loss(2.0 * x, weight, target, bias), (x, weight, bias))
+    assert all((g == 0).all() for g in ignored)
+
+
+def test_kept_logits_are_in_memory_once() -> None:
+    m, h, v = 256, 128, 1000
+    x, weight = random(m, h, dtype=torch.bfloat16), random(v, h, dtype=torch.bfloat16)
+    allocations = Allocations()
+    target = classes(m, v)
+    for given in (x, weight, target):
+        allocations.known.add(given.untyped_storage().data_ptr())
+    with allocations:
+        torch.autograd.grad(nn.linear_cross_entropy(x, weight, target, keep_logits=True), [x, weight])
+    held = (m * v + m * h + v * h) * 2
+    assert held <= allocations.most <= 1.1 * held + (m * h + v * h) * 2  # the scaled gradients exist beside the others
