@@ -221,14 +221,20 @@ def test_one_operator_computes_the_loss_and_all_gradients_of_a_graph(
     assert all((g == 0).all() for g in ignored)
 
 
-def test_kept_logits_are_in_memory_once() -> None:
-    m, h, v = 256, 128, 1000
-    x, weight = random(m, h, dtype=torch.bfloat16), random(v, h, dtype=torch.bfloat16)
-    allocations = Allocations()
-    target = classes(m, v)
-    for given in (x, weight, target):
+@pytest.mark.parametrize("keep_logits", [False, True])
+def test_one_operator_holds_a_chunk_of_logits_or_all_of_them_once(
+    keep_logits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans, "FEWEST", 64)
+    m, h, v = 512, 128, 2048
+    x, weight = (random(*size, dtype=torch.bfloat16).detach() for size in ((m, h), (v, h)))
+    allocations, target, expected = Allocations(), classes(m, v), torch.ones((), device=DEVICE)
+    for given in (x, weight, target, expected):
         allocations.known.add(given.untyped_storage().data_ptr())
     with allocations:
-        torch.autograd.grad(nn.linear_cross_entropy(x, weight, target, keep_logits=True), [x, weight])
-    held = (m * v + m * h + v * h) * 2
-    assert held <= allocations.most <= 1.1 * held + (m * h + v * h) * 2  # the scaled gradients exist beside the others
+        found = linear_losses._with_gradients.body(x, weight, None, target, expected, -100, True, False, keep_logits)
+    del found
+    if keep_logits:
+        assert m * v <= allocations.most / 2 - (m + v) * h <= 1.1 * m * v
+    else:
+        assert (m + v) * h < allocations.most / 2 <= chunked_elements(m, h, v)

@@ -10,6 +10,7 @@ add gradients of the weight in 16 bits, and their training diverges from that of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -123,11 +124,37 @@ def _with_gradients(
     return total, dx, dweight, dbias
 
 
+def _scaled(expected: Tensor, dtotal: Tensor, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Gradients for losses with the gradient `expected`, for those with the gradient dtotal (1)."""
+    factor = torch.where(expected.isinf(), 1.0, dtotal[0] / expected)  # inf where all rows are ignored
+    return [None if g is None else g * factor for g in gradients]
+
+
 @_with_gradients.backward(save=("expected", 1, 2, 3), undifferentiable=(1, 2, 3))
 def _(saved: Any, dtotal: Tensor) -> Any:
-    factor = torch.where(saved.expected.isinf(), 1.0, dtotal / saved.expected)  # inf where all rows are ignored
-    found = {"x": saved.outputs[1], "weight": saved.outputs[2], "bias": saved.outputs[3]}
-    return {name: value * factor for name, value in found.items() if name in saved.needs}
+    names = ("x", "weight", "bias")
+    wanted = [g if name in saved.needs else None for name, g in zip(names, saved.outputs[1:], strict=True)]
+    return dict(zip(names, _scaled(saved.expected, dtotal, wanted), strict=True))
+
+
+class _KeptGradients(torch.autograd.Function):
+    """`_with_gradients` in eager mode, where the gradients are no outputs: autograd would make zeros for their gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int, expected: Tensor
+    ) -> Tensor:
+        needs_x, _, needs_bias = ctx.needs_input_grad[:3]
+        total, *found = _with_gradients(x, weight, bias, target, expected, ignored, needs_x, needs_bias, True)
+        ctx.save_for_backward(expected, *found)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dtotal: Tensor) -> tuple[Tensor | None, ...]:
+        expected, *found = ctx.saved_tensors
+        wanted = [g if needed else None for g, needed in zip(found, ctx.needs_input_grad, strict=False)]
+        return (*_scaled(expected, dtotal, wanted), None, None, None)
 
 
 class _KeptLogits(torch.autograd.Function):
@@ -175,12 +202,12 @@ def _expected(target: Tensor, ignore_index: int, reduction: str, x: Tensor) -> T
     return one if reduction == "sum" else one / (target != ignore_index).sum()
 
 
-def _in_one_pass(x: Tensor, weight: Tensor, reduction: str, keep_logits: bool) -> bool:
-    """Whether one operator computes the loss and its gradients: in training, for a known gradient of the losses, where logits are kept or
-    in a graph."""
-    training = (keep_logits or torch.compiler.is_compiling()) and torch.is_grad_enabled() and weight.requires_grad
+def _in_one_pass(x: Tensor, weight: Tensor, reduction: str, eager: bool) -> bool:
+    """Whether the forward pass also computes the gradients: for a known gradient of the losses, in the training step of a graph, or in
+    eager mode if asked to."""
+    in_graph = torch.compiler.is_compiling() and torch.is_grad_enabled() and weight.requires_grad
     known = reduction in ("mean", "sum") and x.dtype != torch.float16
-    return training and known and weight.is_contiguous() and weight.shape[0] > 0 and weight.shape[1] >= 8
+    return known and (eager or (in_graph and weight.is_contiguous() and weight.shape[0] > 0 and weight.shape[1] >= 8))
 
 
 def _keeps_logits(x: Tensor, weight: Tensor) -> bool:
@@ -232,13 +259,16 @@ def linear_cross_entropy(
             )
     with torch.autocast(x.device.type, enabled=False):
         x, target = x.contiguous(), target.contiguous()
-        if _in_one_pass(x, weight, reduction, keep_logits):
+        eager = _keeps_logits(x, weight)
+        if _in_one_pass(x, weight, reduction, eager and keep_logits):
             expected = _expected(target, ignore_index, reduction, x)
-            needs_bias = bias is not None and bias.requires_grad
-            needs = x.requires_grad, needs_bias
-            total = _with_gradients(x, weight, bias, target, expected, ignore_index, *needs, keep_logits)[0][0]
+            if eager:
+                total = _KeptGradients.apply(x, weight, bias, target, ignore_index, expected)[0]
+            else:
+                needs = x.requires_grad, bias is not None and bias.requires_grad
+                total = _with_gradients(x, weight, bias, target, expected, ignore_index, *needs, keep_logits)[0][0]
             return total if reduction == "sum" else total / (target != ignore_index).sum()
-        if _keeps_logits(x, weight):
+        if eager:
             expected = _expected(target, ignore_index, reduction, x)
             losses = _KeptLogits.apply(x, weight, bias, target, ignore_index, expected)
         else:
