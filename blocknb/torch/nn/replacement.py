@@ -200,21 +200,27 @@ def _comparison(
 ) -> Callable[..., None]:
     def compare(_: Any, args: Any, kwargs: Any, output: Any) -> None:
         found = made(*args, **kwargs)
-        if found.shape != output.shape or found.dtype != output.dtype:
-            message = f"{tuple(found.shape)} and {found.dtype}, not {tuple(output.shape)} and {output.dtype}"
-            raise ReplacementError(f"{path}: the replacement of {type(module).__name__} returns {message}")
-        wide = torch.float64
-        scale = float(output.abs().max()) if output.numel() else 0.0
-        off = float((found.to(wide) - output.to(wide)).abs().max()) / (scale or 1.0) if output.numel() else 0.0
-        limit = TOLERANCES[output.dtype] if tolerance is None else tolerance
-        if not off <= limit:  # also for a NaN
-            message = (
-                f"differs from {type(module).__name__} by {off:.2g} of its largest value; the limit is {limit:.2g}"
-            )
-            raise ReplacementError(f"{path}: the replacement {message}. Leave it out with only=")
-        differences[path] = max(off, differences.get(path, 0.0))
+        pairs = zip(found, output, strict=True) if isinstance(output, tuple) else [(found, output)]
+        for ours, right in pairs:
+            off = _difference(path, module, ours, right, tolerance)
+            differences[path] = max(off, differences.get(path, 0.0))
 
     return compare
+
+
+def _difference(path: str, module: Any, found: Any, output: Any, tolerance: float | None) -> float:
+    """The largest relative difference of two tensors. Raises ReplacementError if it is above the limit, or a shape or dtype differs."""
+    if found.shape != output.shape or found.dtype != output.dtype:
+        message = f"{tuple(found.shape)} and {found.dtype}, not {tuple(output.shape)} and {output.dtype}"
+        raise ReplacementError(f"{path}: the replacement of {type(module).__name__} returns {message}")
+    wide = torch.float64
+    scale = float(output.abs().max()) if output.numel() else 0.0
+    off = float((found.to(wide) - output.to(wide)).abs().max()) / (scale or 1.0) if output.numel() else 0.0
+    limit = TOLERANCES[output.dtype] if tolerance is None else tolerance
+    if not off <= limit:  # also for a NaN
+        message = f"differs from {type(module).__name__} by {off:.2g} of its largest value; the limit is {limit:.2g}"
+        raise ReplacementError(f"{path}: the replacement {message}. Leave it out with only=")
+    return off
 
 
 # ---- the replacements by class name --------------------------------------------------------------------------------------
