@@ -218,6 +218,9 @@ SOME_ROWS = 64
 AHEAD = {64, 128}  # widths of heads whose iterations compute the scores of the next one, where programs add to dq
 #: Tiles of programs that have keys and add to dq; and the (width, causal) pairs for which this was measured to be faster.
 ADDING = HeadTiles({64: (64, 128, 8, 2), 128: (64, 128, 8, 2)}, {})
+#: The same with a causal mask where heads of q share one of k and v: few programs of unequal length, so two smaller ones per multiprocessor
+#: balance better. 32 heads of q and 8 of k, 4 x 2048 positions on an H200: 0.43 ms instead of 0.53.
+GROUPED = HeadTiles({64: (64, 64, 4, 2), 128: (64, 128, 8, 2)}, {})
 FASTER = {(64, False), (64, True), (128, False)}
 BOXES: set[tuple[int, bool]] = set()  # (width, causal) pairs whose sums are rows of numbers, to which TMA adds
 
@@ -263,7 +266,7 @@ def attention_backward(
     precision = found.precision(input_precision)
     constants = {"CAUSAL": causal, "WIDTH": found.block, "PRECISION": precision}
     if tile is None and not deterministic and key_tile is None and query_tile is None and adds(found, q, causal):
-        tile = ADDING.choose(q, found.block)
+        tile = (GROUPED if causal and found.group > 1 else ADDING).choose(q, found.block)
     of_keys = tile or key_tile or KEY_TILES.choose(q, found.block, precision)
     blocks, rows = blocknb.cdiv(found.queries, BLOCK.value), {"ROWS": SOME_ROWS, "WIDTH": found.block}
     count = found.batch * found.heads * blocks * BLOCK.value

@@ -17,7 +17,7 @@ from blocknb.kernels.strides import contiguous, dtype_name, empty, strides, wide
 
 ROWS = 16  # sorted rows per program
 BLOCK = 1024  # columns per program, at most
-RANKED, COMPARED = 16, 512  # numbers per program of a sort, and numbers that it compares them with at a time
+RANKED, COMPARED = 32, 256  # numbers per program of a sort, and numbers that it compares them with at a time
 MOST_RANKED = 1 << 14  # numbers for which comparing each with all is faster than a radix sort of several kernels
 
 
