@@ -73,8 +73,8 @@ def _experts(module: Any) -> Any:
 
 
 def _rotary_angles(module: Any) -> Any:
-    if next(iter(module.parameters()), None) is not None:
-        return "it has parameters"
+    if module.state_dict():
+        return "it has parameters or saved buffers, whose names would change"
     return RotaryAngles(module)
 
 
