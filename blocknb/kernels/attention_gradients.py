@@ -265,8 +265,8 @@ def attention_backward(
     sizes = (factor, found.queries, found.keys, found.width, found.group, shift)
     precision = found.precision(input_precision)
     constants = {"CAUSAL": causal, "WIDTH": found.block, "PRECISION": precision}
-    if tile is None and not deterministic and key_tile is None and query_tile is None and adds(found, q, causal):
-        tile = (GROUPED if causal and found.group > 1 else ADDING).choose(q, found.block)
+    if not (tile or deterministic or key_tile or query_tile):
+        tile = adding_tile(found, q, causal)
     of_keys = tile or key_tile or KEY_TILES.choose(q, found.block, precision)
     blocks, rows = blocknb.cdiv(found.queries, BLOCK.value), {"ROWS": SOME_ROWS, "WIDTH": found.block}
     count = found.batch * found.heads * blocks * BLOCK.value
@@ -299,6 +299,13 @@ def attention_backward(
 def ahead(found: Heads, q: Any) -> bool:
     """Whether an iteration computes the scores of the next one, which needs enough registers."""
     return heads.capability(q) == 90 and found.block in AHEAD and found.dtype != "float32"
+
+
+def adding_tile(found: Heads, q: Any, causal: bool) -> Tile | None:
+    """The tile of programs that add to dq, None where a second kernel is faster."""
+    if not adds(found, q, causal):
+        return None
+    return (GROUPED if causal and found.group > 1 else ADDING).choose(q, found.block)
 
 
 def adds(found: Heads, q: Any, causal: bool) -> bool:
