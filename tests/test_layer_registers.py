@@ -28,6 +28,8 @@ def of_rows(dtype: Any) -> None:
     table, dout, ids = np.zeros((50, 1000), dtype), np.zeros((300, 1000), dtype), np.zeros(300, np.int64)
     embedding.embedding(table, ids, dout)
     embedding.embedding_backward(dout, ids, ids, table)
+    for count in (50, 1 << 26):  # keys of 32 and of 64 bits
+        embedding.sorted_numbers(ids, ids.copy(), ids.copy(), count)
     image = np.zeros((2, 32, 5000), dtype)
     sums, groups, weight = wide(2, 32), wide(2, 8), np.zeros(32, dtype)
     group_norm.channel_statistics(image, sums, sums)

@@ -31,6 +31,7 @@ SHAPES = [
     (1, 4, 1, 1, 77, 40, 76),
     (1, 2, 1, 70, 33, 128, -5),
     (1, 1, 1, 130, 65, 256, 3),
+    (2, 8, 4, 70, 130, 16, 5),  # the blocks of 4 heads of k and v take turns
 ]
 
 
@@ -263,6 +264,19 @@ def test_attention_code_has_no_spills_and_no_serialised_products(
     for launch in found:
         used = launch.retarget(target, launch.compiled.options.get("without", ())).resources  # as it is launched
         assert used.spill_bytes == 0 and not used.warnings, f"{launch.kernel.__name__}: {used}"
+
+
+def test_the_smaller_tile_of_grouped_heads_has_no_spills(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("blocknb.kernels.heads"), "on_host", lambda array: False)
+    monkeypatch.setattr(heads, "capability", lambda array: 90)
+    q, k, v = inputs(1, 8, 2, 300, 300, 64, DTYPES["bf16"])
+    found: list[Launch] = []
+    with captured(found.append):
+        attention_backward(q, k, v, q, np.zeros((1, 8, 300), np.float32), q, causal=True)
+    launch = next(each for each in found if each.kernel.__name__ == "gradients_kernel")
+    assert launch.compiled.options["num_warps"] == gradients_module.GROUPED.hopper[64][2]
+    used = launch.retarget("sm_90a", launch.compiled.options.get("without", ())).resources
+    assert used.spill_bytes == 0 and not used.warnings and used.registers <= 255, used
 
 
 EXACT = [("sm_90a", 64, True), ("sm_90a", 128, False), ("sm_75", 128, True)]

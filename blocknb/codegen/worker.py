@@ -185,6 +185,8 @@ def _optimise_lightly(module: Any, machine: Any, gvn: bool) -> None:
     binding = _binding()
     builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
     passes = binding.create_new_module_pass_manager()
+    if any("alwaysinline" in str(a) for f in module.functions for a in f.attributes):
+        passes.add_always_inliner_pass()
     passes.add_sroa_pass()
     passes.add_aggressive_dce_pass()
     if gvn:

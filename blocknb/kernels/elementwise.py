@@ -27,8 +27,10 @@ def swiglu_kernel(gate, up, out, gate_row, up_row, out_row, n, blocks, BLOCK: bl
 
 @blocknb.kernel
 def swiglu_backward_kernel(
-    gate, up, dout, dgate, dup, gate_row, up_row, dout_row, dgate_row, dup_row, n, blocks, BLOCK: bl.constexpr
-):
+    gate, up, dout, dgate, dup, gate_row, up_row, dout_row, dgate_row, dup_row, n, blocks, BLOCK: bl.constexpr, out=None,
+    out_row=0,
+):  # fmt: skip
+    """Computes the gradients of one block of a row per program, and with `out` the result again."""
     WIDE: bl.constexpr = bl.float64 if gate.dtype.element_ty == bl.float64 else bl.float32
     row = (bl.program_id(0) // blocks).to(bl.int64)
     columns = bl.program_id(0) % blocks * BLOCK + bl.arange(0, BLOCK)
@@ -39,6 +41,8 @@ def swiglu_backward_kernel(
     s = bl.sigmoid(g)
     bl.store(dgate + row * dgate_row + columns, d * u * s * (1.0 + g * (1.0 - s)), mask=inside)
     bl.store(dup + row * dup_row + columns, d * g * s, mask=inside)
+    if out is not None:
+        bl.store(out + row * out_row + columns, g * s * u, mask=inside)
 
 
 @blocknb.kernel
@@ -92,14 +96,17 @@ def swiglu(gate: Any, up: Any, out: Any, *, block: int = 1024, num_warps: int = 
 
 
 def swiglu_backward(
-    gate: Any, up: Any, dout: Any, dgate: Any, dup: Any, *, block: int = 1024, num_warps: int = 4
+    gate: Any, up: Any, dout: Any, dgate: Any, dup: Any, out: Any = None, *, block: int = 1024, num_warps: int = 4
 ) -> tuple[Any, Any]:
-    """Writes the gradients dgate and dup (M, N) from dout (M, N); returns both. Raises as `swiglu` does."""
+    """Writes the gradients dgate and dup (M, N) from dout (M, N); returns both. `out` receives the result of the forward pass again, so
+    that it need not be kept. Raises as `swiglu` does."""
     arrays = {"gate": gate, "up": up, "dout": dout, "dgate": dgate, "dup": dup}
-    m, n = common_shape(**arrays)
+    again = {} if out is None else {"out": out}
+    m, n = common_shape(**arrays, **again)
     blocks = blocknb.cdiv(n, block)
+    more = {} if out is None else {"out": out, "out_row": strides(out)[0]}
     swiglu_backward_kernel[(m * blocks,)](
-        *arrays.values(), *(strides(a)[0] for a in arrays.values()), n, blocks, BLOCK=block, num_warps=num_warps
+        *arrays.values(), *(strides(a)[0] for a in arrays.values()), n, blocks, BLOCK=block, num_warps=num_warps, **more
     )
     return dgate, dup
 

@@ -15,8 +15,10 @@ import blocknb.language as bl
 from blocknb.kernels.rows import MOST_WARPS
 from blocknb.kernels.strides import contiguous, dtype_name, empty, strides, wide
 
-ROWS = 32  # sorted rows per program
+ROWS = 16  # sorted rows per program
 BLOCK = 1024  # columns per program, at most
+RANKED, COMPARED = 32, 256  # numbers per program of a sort, and numbers that it compares them with at a time
+MOST_RANKED = 1 << 14  # numbers for which comparing each with all is faster than a radix sort of several kernels
 
 
 @blocknb.kernel
@@ -28,6 +30,25 @@ def embedding_kernel(table, ids, out, table_row, out_row, count, n, blocks, BLOC
     inside = (columns < n) & (chosen >= 0) & (chosen < count)
     values = bl.load(table + chosen * table_row + columns, mask=inside, other=float("nan"))
     bl.store(out + row * out_row + columns, values, mask=columns < n)
+
+
+@blocknb.kernel
+def ranks_kernel(
+    ids, ordered, order, m, count, WIDE: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr
+):  # fmt: skip
+    """Sorts the numbers: the place of one is the number of smaller ones, where the position decides between equal ones."""
+    own = bl.program_id(0) * ROWS + bl.arange(0, ROWS)
+    given = bl.load(ids + own, mask=own < m, other=0)
+    mine = bl.clamp(given.to(bl.int64), -1, count).to(WIDE) * m + own
+    places = bl.zeros((ROWS, COLUMNS), bl.int32)
+    for start in range(0, m, COLUMNS):
+        at = start + bl.arange(0, COLUMNS)
+        others = bl.clamp(bl.load(ids + at, mask=at < m, other=0).to(bl.int64), -1, count).to(WIDE) * m + at
+        smaller = others[None, :] < mine[:, None]
+        places += (smaller & (at < m)[None, :]).to(bl.int32)
+    place = bl.sum(places, axis=1)
+    bl.store(ordered + place, given, mask=own < m)
+    bl.store(order + place, own.to(bl.int64), mask=own < m)
 
 
 @blocknb.kernel
@@ -114,6 +135,25 @@ def embedding(table: Any, ids: Any, out: Any) -> Any:
         table, ids, out, strides(table)[0], strides(out)[0], table.shape[0], n, blocks, **shape
     )
     return out
+
+
+def sorted_numbers(ids: Any, ordered: Any, order: Any, count: int) -> tuple[Any, Any]:
+    """Writes ids (M) in ascending order to `ordered`, and where they come from to `order` (int64); returns both.
+
+    The sort is stable. Numbers outside of 0 to count - 1 come first or last, in any order. Each program compares with all numbers, so this
+    is for small M. Raises ValueError for other shapes and dtypes.
+    """
+    m = ids.shape[0]
+    for name, array in (("ids", ids), ("ordered", ordered), ("order", order)):
+        _check(array, name, m)
+    if dtype_name(ordered) != dtype_name(ids) or dtype_name(order) != "int64":
+        raise ValueError(f"ordered must be {dtype_name(ids)}, as ids, and order int64")
+    if m:
+        WIDE = bl.int32 if (count + 2) * m < 2**31 else bl.int64
+        ranks_kernel[(blocknb.cdiv(m, RANKED),)](
+            ids, ordered, order, m, count, WIDE=WIDE, ROWS=RANKED, COLUMNS=COMPARED, num_warps=4
+        )
+    return ordered, order
 
 
 def embedding_backward(dout: Any, ids: Any, order: Any, dtable: Any, *, ignored: int = -1) -> Any:

@@ -37,8 +37,10 @@ def geglu_kernel(gate, up, out, gate_row, up_row, out_row, n, blocks, TANH: bl.c
 
 @blocknb.kernel
 def geglu_backward_kernel(
-    gate, up, dout, dgate, dup, gate_row, up_row, dout_row, dgate_row, dup_row, n, blocks, TANH: bl.constexpr, BLOCK: bl.constexpr
+    gate, up, dout, dgate, dup, gate_row, up_row, dout_row, dgate_row, dup_row, n, blocks, TANH: bl.constexpr,
+    BLOCK: bl.constexpr, out=None, out_row=0,
 ):  # fmt: skip
+    """Computes the gradients of one block of a row per program, and with `out` the result again."""
     WIDE: bl.constexpr = bl.float64 if gate.dtype.element_ty == bl.float64 else bl.float32
     row = (bl.program_id(0) // blocks).to(bl.int64)
     columns = bl.program_id(0) % blocks * BLOCK + bl.arange(0, BLOCK)
@@ -53,6 +55,8 @@ def geglu_backward_kernel(
         slope = INVERSE_SQRT_2PI * bl.exp(-0.5 * g * g)
     bl.store(dgate + row * dgate_row + columns, d * u * (part + g * slope), mask=inside)
     bl.store(dup + row * dup_row + columns, d * g * part, mask=inside)
+    if out is not None:
+        bl.store(out + row * out_row + columns, g * part * u, mask=inside)
 
 
 def geglu(gate: Any, up: Any, out: Any, *, tanh: bool = False, block: int = 1024, num_warps: int = 4) -> Any:
@@ -69,14 +73,18 @@ def geglu(gate: Any, up: Any, out: Any, *, tanh: bool = False, block: int = 1024
 
 
 def geglu_backward(
-    gate: Any, up: Any, dout: Any, dgate: Any, dup: Any, *, tanh: bool = False, block: int = 1024, num_warps: int = 4
-) -> tuple[Any, Any]:
-    """Writes the gradients dgate and dup (M, N) from dout (M, N); returns both. Raises as `geglu` does."""
+    gate: Any, up: Any, dout: Any, dgate: Any, dup: Any, out: Any = None, *, tanh: bool = False, block: int = 1024,
+    num_warps: int = 4,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Writes the gradients dgate and dup (M, N) from dout (M, N); returns both. `out` receives the result of the forward pass again, so
+    that it need not be kept. Raises as `geglu` does."""
     arrays = {"gate": gate, "up": up, "dout": dout, "dgate": dgate, "dup": dup}
-    m, n = common_shape(**arrays)
+    again = {} if out is None else {"out": out}
+    m, n = common_shape(**arrays, **again)
     blocks = blocknb.cdiv(n, block)
+    more = {} if out is None else {"out": out, "out_row": strides(out)[0]}
     geglu_backward_kernel[(m * blocks,)](
         *arrays.values(), *(strides(a)[0] for a in arrays.values()), n, blocks, TANH=tanh, BLOCK=block,
-        num_warps=num_warps,
+        num_warps=num_warps, **more,
     )  # fmt: skip
     return dgate, dup

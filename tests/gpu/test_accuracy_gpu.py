@@ -1,4 +1,4 @@
-"""exp and erf in machine code of the GPU: errors in units of the last place, over bit patterns of all magnitudes."""
+"""exp, erf, sin and cos in machine code of the GPU: errors in units of the last place, over bit patterns of all magnitudes."""
 
 from __future__ import annotations
 
@@ -26,6 +26,18 @@ def error_functions(x, out, BLOCK: tl.constexpr):
     tl.store(out + at, tl.erf(tl.load(x + at)))
 
 
+@blocknb.kernel
+def sines(x, out, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.sin(tl.load(x + at)))
+
+
+@blocknb.kernel
+def cosines(x, out, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.cos(tl.load(x + at)))
+
+
 def exact_erf(x: Any) -> Any:
     from cupyx.scipy import special
 
@@ -34,8 +46,13 @@ def exact_erf(x: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("kernel", "exact"),
-    [(exponentials, lambda x: cupy.exp(x)), (error_functions, exact_erf)],
-    ids=["exp", "erf"],
+    [
+        (exponentials, lambda x: cupy.exp(x)),
+        (error_functions, exact_erf),
+        (sines, lambda x: cupy.sin(x)),
+        (cosines, lambda x: cupy.cos(x)),
+    ],
+    ids=["exp", "erf", "sin", "cos"],
 )
 def test_every_256th_float_is_within_two_units_in_the_last_place(kernel: Any, exact: Any) -> None:
     start = int(cupy.random.default_rng().integers(0, 256))

@@ -183,3 +183,58 @@ def test_rows_that_are_all_ignored_have_zero_gradients() -> None:
     target = torch.full((40,), -100)
     found = torch.autograd.grad(nn.linear_cross_entropy(x, weight, target), (x, weight))
     assert all((g == 0).all() for g in found)
+
+
+@pytest.mark.parametrize("keep_logits", [False, True])
+@pytest.mark.parametrize("rows", [13, 40])  # fewer than features, and more
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("factor", [1.0, 0.3])
+def test_one_operator_computes_the_loss_and_all_gradients_of_a_graph(
+    reduction: str, rows: int, factor: float, keep_logits: bool
+) -> None:
+    x, weight, bias = (random(*size, dtype=torch.float32) for size in ((rows, 16), (70, 16), (70,)))
+    target = classes(rows, 70)
+    target[3] = -100
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        from torch._dynamo.backends.common import aot_autograd
+        from torch._functorch.aot_autograd import make_boxed_func
+
+        def compiler(graph: Any, inputs: Any) -> Any:
+            graphs.append(str(graph.code))
+            return make_boxed_func(graph.forward)
+
+        return aot_autograd(fw_compiler=compiler)(graph, inputs)
+
+    options = {"reduction": reduction, "keep_logits": keep_logits}
+    loss = torch.compile(lambda *given: factor * nn.linear_cross_entropy(*given, **options), backend=backend)
+    found = loss(2.0 * x, weight, target, bias)
+    gradients = torch.autograd.grad(found, (x, weight, bias))
+    exact = factor * F.cross_entropy(F.linear(2.0 * x, weight, bias), target, reduction=reduction)
+    torch.testing.assert_close(found, exact, atol=1e-5, rtol=1e-5)
+    expected = torch.autograd.grad(exact, (x, weight, bias))
+    torch.testing.assert_close(gradients, expected, atol=1e-5, rtol=1e-4)
+    assert "linear_cross_entropy_with_gradients" in graphs[0] and "linear_cross_entropy" not in graphs[1]
+    target[:] = -100
+    ignored = torch.autograd.grad(loss(2.0 * x, weight, target, bias), (x, weight, bias))
+    assert all((g == 0).all() for g in ignored)
+
+
+@pytest.mark.parametrize("keep_logits", [False, True])
+def test_one_operator_holds_a_chunk_of_logits_or_all_of_them_once(
+    keep_logits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans, "FEWEST", 64)
+    m, h, v = 512, 128, 2048
+    x, weight = (random(*size, dtype=torch.bfloat16).detach() for size in ((m, h), (v, h)))
+    allocations, target, expected = Allocations(), classes(m, v), torch.ones((), device=DEVICE)
+    for given in (x, weight, target, expected):
+        allocations.known.add(given.untyped_storage().data_ptr())
+    with allocations:
+        found = linear_losses._with_gradients.body(x, weight, None, target, expected, -100, True, False, keep_logits)
+    del found
+    if keep_logits:
+        assert m * v <= allocations.most / 2 - (m + v) * h <= 1.1 * m * v
+    else:
+        assert (m + v) * h < allocations.most / 2 <= chunked_elements(m, h, v)

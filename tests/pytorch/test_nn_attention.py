@@ -279,3 +279,24 @@ def test_wrong_options_are_one_clear_error() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             nn.attention(q, q, q, **given)
+
+
+@pytest.mark.parametrize("sliced", [False, True], ids=["dense", "slice of a projection"])
+@pytest.mark.parametrize("options", [{}, {"window": 9}], ids=["causal", "window"])
+def test_results_and_gradients_have_the_order_of_axes_of_their_inputs(options: dict[str, Any], sliced: bool) -> None:
+    """A model that has positions before heads then copies neither the result nor the gradients."""
+    given = [random(B, KEYS, 2 * n if sliced else n, WIDTH, dtype=torch.float32) for n in (H, SHARED, SHARED)]
+    q, k, v = (x.detach()[:, :, : x.shape[2] // (2 if sliced else 1)].transpose(1, 2).requires_grad_() for x in given)
+    compiled = torch.compile(nn.attention, fullgraph=True, backend="aot_eager")
+    more = {"is_causal": True, "enable_gqa": True, **options}
+    right = exact(q, k, v, is_causal=True, **options)
+    for function in (nn.attention, compiled):
+        out = function(q, k, v, **more)
+        assert out.transpose(1, 2).is_contiguous()
+        torch.testing.assert_close(out, right, atol=1e-4, rtol=1e-4)
+        found = torch.autograd.grad(out.square().sum(), (q, k, v))
+        assert all(g.transpose(1, 2).is_contiguous() for g in found)
+        expected = torch.autograd.grad(right.square().sum(), (q, k, v), retain_graph=True)
+        torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
+    contiguous = [x.detach().contiguous() for x in (q, k, v)]
+    assert nn.attention(*contiguous, **more).is_contiguous()

@@ -276,3 +276,25 @@ def test_older_versions_of_transformers_give_the_positions_of_the_queries() -> N
     assert hugging_face.causal_mask(**given, cache_position=whole) is None
     with pytest.raises(ValueError, match="without a cache|takes no attention_mask"):
         hugging_face.causal_mask(**given, cache_position=last)
+
+
+def test_kept_logits_and_rotary_angles_in_memory_keep_loss_and_gradients() -> None:
+    model = model_of(use_cache=False)
+    ids = torch.randint(1, V, (2, 7))
+    _, exact = step(model, input_ids=ids, labels=ids)
+    graphs: list[str] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph.print_readable(print_output=False))
+        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+
+    with pytest.raises(ValueError, match='True, False or "keep_logits"'):
+        replace(model, fused_loss="all")
+    with replace(model, ids, fused_loss="keep_logits") as changes:
+        assert "LlamaRotaryEmbedding -> blocknb's RotaryAngles" in repr(changes)
+        assert model.model.rotary_emb.inv_freq.shape == (H // 8,)  # an attribute of the original
+        for function in (model, torch.compile(model, backend=backend, fullgraph=True)):
+            found, values = step(function, input_ids=ids, labels=ids)
+            assert found.logits.shape == (2, 7, H)
+            close(values, exact)
+    assert "in_memory" in graphs[0] and type(model.model.rotary_emb).__name__ == "LlamaRotaryEmbedding"

@@ -284,6 +284,37 @@ def test_a_compiled_layer_norm_has_the_bits_of_the_eager_one() -> None:
         assert torch.equal(found, right)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("act", ["silu", "gelu", "gelu_pytorch_tanh"])
+def test_a_gated_mlp_in_training_keeps_two_of_its_three_wide_tensors(act: str, bias: bool) -> None:
+    functions = {"silu": F.silu, "gelu": F.gelu, "gelu_pytorch_tanh": lambda g: F.gelu(g, approximate="tanh")}
+    module = nn.GatedMLP(12, 40, act, bias=bias, device=DEVICE)
+    x = random(2, 5, 12, dtype=torch.float32)
+    wanted = [x, *module.parameters()]
+    exact = module.down_proj(functions[act](module.gate_proj(x)) * module.up_proj(x))
+    right = torch.autograd.grad(exact.square().sum(), wanted)
+    for function in (module, torch.compile(module, fullgraph=True, backend="aot_eager")):
+        kept: list[Any] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+            found = function(x)
+        assert len({t.data_ptr() for t in kept if t.numel() == 2 * 5 * 40}) == 2
+        torch.testing.assert_close(torch.autograd.grad(found.square().sum(), wanted), right, atol=1e-4, rtol=1e-4)
+
+
+def test_a_gated_mlp_with_a_frozen_or_hooked_last_layer_or_in_a_transform_gets_the_same_gradients() -> None:
+    module, x = nn.GatedMLP(12, 40, device=DEVICE), random(5, 12, dtype=torch.float32)
+    (right,) = torch.autograd.grad(module(x).square().sum(), x)
+    found = torch.func.grad(lambda x: module(x).square().sum())(x.detach())
+    torch.testing.assert_close(found.detach(), right)
+    calls: list[Any] = []
+    hook = module.down_proj.register_forward_hook(lambda *args: calls.append(args))
+    torch.testing.assert_close(torch.autograd.grad(module(x).square().sum(), x)[0], right)
+    assert len(calls) == 1
+    hook.remove()
+    module.down_proj.weight.requires_grad_(False)
+    torch.testing.assert_close(torch.autograd.grad(module(x).square().sum(), x)[0], right)
+
+
 def test_vmap_and_func_grad_work_through_a_layer() -> None:
     x, weight = random(3, 4, 6).detach(), random(6).detach()
     torch.testing.assert_close(torch.vmap(lambda x: nn.rms_norm(x, weight, 1e-6))(x), F.rms_norm(x, (6,), weight, 1e-6))

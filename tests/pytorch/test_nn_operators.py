@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("torch.library", reason="torch is not installed; `make test-torch` runs this")
 
+import seeds
 import torch
 import torch._dynamo.testing
 from test_nn_layers import LIMITS, _poisoned, compare, random  # noqa: F401
@@ -356,3 +357,18 @@ def test_wrong_inputs_are_one_clear_error() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             call()
+
+
+@pytest.mark.parametrize(("m", "count"), [(1, 5), (63, 9), (700, 128256), (130, 1 << 28)])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
+def test_numbers_are_sorted_stably_by_their_ranks(m: int, count: int, dtype: Any) -> None:
+    from blocknb.kernels import embedding
+
+    ids = torch.from_numpy(seeds.rng().integers(-2, count + 2, m)).to(DEVICE, dtype)
+    ordered, order = embedding.sorted_numbers(
+        ids, torch.empty_like(ids), torch.empty_like(ids, dtype=torch.int64), count
+    )
+    right = ids.clamp(-1, count).sort(stable=True)[1]  # numbers outside of the table are equal
+    assert torch.equal(order, right) and torch.equal(ordered, ids[right])
+    with pytest.raises(ValueError, match="order int64"):
+        embedding.sorted_numbers(ids, ordered, order.int(), count)

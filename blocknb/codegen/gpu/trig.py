@@ -34,7 +34,7 @@ def define(name: str, function: str, element: str, helpers: dict[str, str]) -> s
     f = LaneFunction(InstructionBuilder(w, MACHINE, helpers), element, 1)
     helpers.setdefault("blocknb.reduce", exact.REDUCE)
     x = Lanes(f, "float", "%x")
-    n_float, n = f.nearest(f.clamp(x, -LIMIT[f.format.bits], LIMIT[f.format.bits]) * (2 / math.pi))
+    n_float, n = f.nearest(x * (2 / math.pi))
     r = x
     for part in PARTS[f.format.bits]:
         r = f.fma(n_float, -part, r)
@@ -45,10 +45,8 @@ def define(name: str, function: str, element: str, helpers: dict[str, str]) -> s
     r = _either(f, r, r_large)
     n = _either(f, n, n_large)
     result = _quadrant(f, r, n + QUARTER[function] if QUARTER[function] else n)
-    finite = f.absolute(x).compare("olt", math.inf)
-    result = f.select(finite, result, math.nan)
     body = "\n".join(w.lines)
-    return f"define internal {element} @{name}({element} %x) nounwind {{\nentry:\n{body}\n  ret {element} {result.text}\n}}\n"
+    return f"define internal {element} @{name}({element} %x) alwaysinline nounwind {{\nentry:\n{body}\n  ret {element} {result.text}\n}}\n"
 
 
 def _reduced(f: LaneFunction) -> tuple[Lanes, Lanes]:
@@ -59,7 +57,9 @@ def _reduced(f: LaneFunction) -> tuple[Lanes, Lanes]:
     r, n = (w.value(f"extractvalue {{ double, i64 }} {pair}, {i}") for i in range(2))
     if f.single:
         r, n = w.value(f"fptrunc double {r} to float"), w.value(f"trunc i64 {n} to i32")
-    return Lanes(f, "float", r), Lanes(f, "int", n)
+    x = Lanes(f, "float", "%x")
+    finite = f.absolute(x).compare("olt", math.inf)
+    return f.select(finite, Lanes(f, "float", r), math.nan), Lanes(f, "int", n)
 
 
 def _either(f: LaneFunction, small: Lanes, large: Lanes) -> Lanes:

@@ -27,7 +27,7 @@ def _attention(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None, shift: int, tf32: bool
 ) -> tuple[Tensor, Tensor]:
     q, k, v = map(_last_contiguous, (q, k, v))
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    out = _like(q)
     logsumexp = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     options: dict[str, Any] = {"causal": causal, "scale": scale, "shift": shift, "input_precision": _precision(tf32)}
     launch(functools.partial(kernels.attention, logsumexp=logsumexp, **options), q, k, v, out)
@@ -40,7 +40,7 @@ def _attention_backward(
     shift: int, deterministic: bool, tf32: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     q, k, v, dout = map(_last_contiguous, (q, k, v, dout))
-    found = tuple([torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)])
+    found = _like(q), _like(k), _like(v)
     options: dict[str, Any] = {"causal": causal, "scale": scale, "shift": shift, "input_precision": _precision(tf32)}
     options["deterministic"] = deterministic
     launch(functools.partial(kernels.attention_backward, **options), q, k, v, out, logsumexp, dout, *found)
@@ -64,7 +64,7 @@ def _masked_attention(
     scale: float | None, shift: int, window: int | None, soft_cap: float | None, tf32: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     q, k, v = map(_last_contiguous, (q, k, v))
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    out = _like(q)
     logsumexp = torch.empty(q.shape[:3], dtype=sums_dtype(q), device=q.device)
     options = _options(q, k, mask, lengths, slopes, causal, scale, shift, window, soft_cap, tf32)
     launch(functools.partial(masked_attention, **options), q, k, v, out, logsumexp)
@@ -78,7 +78,7 @@ def _masked_attention_backward(
     dout: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     q, k, v, dout = map(_last_contiguous, (q, k, v, dout))
-    found = tuple([torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)])
+    found = _like(q), _like(k), _like(v)
     options = _options(q, k, mask, lengths, slopes, causal, scale, shift, window, soft_cap, tf32)
     launch(functools.partial(masked_attention_backward, **options), q, k, v, out, logsumexp, dout, *found)
     return found
@@ -134,6 +134,13 @@ def _allows_tf32() -> bool:
 
 def _last_contiguous(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _like(x: Tensor) -> Tensor:
+    """An empty tensor whose axes have the order in memory of those of x. A model that has positions before heads then copies neither the
+    result nor the gradients of its projections."""
+    found = torch.empty_like(x)
+    return found if found.stride(-1) == 1 else torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
 # ---- functions -----------------------------------------------------------------------------------------------------------

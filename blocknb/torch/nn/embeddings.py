@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from blocknb.kernels import embedding as kernels
+from blocknb.runtime.launch_context import this_thread
 from blocknb.torch.nn.shapes import check_floating, rows
 from blocknb.torch.ops import launch, torch_op
 
@@ -27,9 +28,16 @@ def _embedding(weight: Tensor, ids: Tensor, padding_idx: int) -> Tensor:
     return out
 
 
+def _sorted(ids: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """ids (M) in ascending order, and where they come from."""
+    if this_thread.skips or not ids.is_cuda or ids.shape[0] > kernels.MOST_RANKED:
+        return ids.sort(stable=True)
+    return kernels.sorted_numbers(ids, torch.empty_like(ids), torch.empty_like(ids, dtype=torch.int64), count)
+
+
 @torch_op("blocknb::embedding_backward")
 def _embedding_backward(dout: Tensor, ids: Tensor, count: int, padding_idx: int) -> Tensor:
-    ordered, order = ids.sort(stable=True)
+    ordered, order = _sorted(ids, count)
     dweight = torch.zeros((count, dout.shape[1]), dtype=dout.dtype, device=dout.device)
     backward = functools.partial(kernels.embedding_backward, ignored=padding_idx)
     launch(backward, rows(dout), ordered, order, dweight)

@@ -99,8 +99,8 @@ class LossHead(torch.nn.Module):
 class HeadLoss:
     """The loss of a language model with a LossHead: `linear_cross_entropy` of hidden states, else the loss that the model had of logits."""
 
-    def __init__(self, head: LossHead, plain: Callable[..., Any]) -> None:
-        self.head, self.plain = head, plain
+    def __init__(self, head: LossHead, plain: Callable[..., Any], keep_logits: bool = False) -> None:
+        self.head, self.plain, self.keep_logits = head, plain, keep_logits
 
     def __call__(
         self, logits: Tensor, labels: Tensor | None, vocab_size: int, num_items_in_batch: Any = None, ignore_index: int = -100,
@@ -118,8 +118,9 @@ class HeadLoss:
         reduction = "mean" if num_items_in_batch is None else "sum"
         head, classes = self.head, shift_labels.reshape(-1).to(logits.device)
         loss = linear_cross_entropy(
-            logits.reshape(-1, logits.shape[-1]), head.weight, classes, head.bias, ignore_index, reduction
-        )
+            logits.reshape(-1, logits.shape[-1]), head.weight, classes, head.bias, ignore_index, reduction,
+            self.keep_logits,
+        )  # fmt: skip
         return loss if num_items_in_batch is None else loss / num_items_in_batch
 
 
@@ -167,7 +168,7 @@ def _note_labels(model: Any) -> Callable[[], None]:
     return undo
 
 
-def fuse_loss(model: Any) -> tuple[torch.nn.Linear, LossHead, Callable[[], None]]:
+def fuse_loss(model: Any, keep_logits: bool = False) -> tuple[torch.nn.Linear, LossHead, Callable[[], None]]:
     """Sets a HeadLoss for a model, and returns its head, the LossHead to put in its place, and what takes the loss back.
 
     Raises ValueError for a model without a linear `lm_head` of its own, and for one whose loss is not that of a causal language model.
@@ -185,7 +186,7 @@ def fuse_loss(model: Any) -> tuple[torch.nn.Linear, LossHead, Callable[[], None]
         raise ValueError("fused_loss=True cannot cap logits, and the model has final_logit_softcapping")
     own = model.__dict__.get("_loss_function")
     made = LossHead(head).train(head.training)
-    model.loss_function = HeadLoss(made, plain)
+    model.loss_function = HeadLoss(made, plain, keep_logits)
     forget = _note_labels(model)
 
     def undo() -> None:

@@ -97,6 +97,22 @@ def early_gradients(
     return found
 
 
+def all_gradients(
+    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, dlosses: Tensor, ignored: int, dx: Tensor | None,
+    dweight: Tensor, dbias: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """`kept_statistics` of all rows, whose logits are in memory at once. Writes the gradients that are not None."""
+    logits = x.new_empty((weight.shape[0], x.shape[0]))
+    found = kept_statistics(x, weight, bias, target, logits)
+    columns_gradients(logits, target, dlosses, found[0], 0, ignored)
+    if dx is not None:
+        torch.mm(logits.t(), weight, out=dx)
+    torch.mm(logits, x, out=dweight)
+    if dbias is not None:
+        dbias.copy_(logits.sum(1, dtype=sums_dtype(x)))
+    return found
+
+
 # ---- backward ------------------------------------------------------------------------------------------------------------
 
 

@@ -3,12 +3,14 @@
 Training in eager mode keeps the logits of the first H rows of x (M, H) in the memory of the weight's gradient, after the other rows had
 their gradient of x computed there. The backward pass computes the logits of the others again. A block of the weight's gradient is then one
 product over all rows, so nothing is added up in 16 bits, and no copy of that gradient in fp32 exists. Sums for the gradient of x are in
-fp32. Implementations that split the rows instead add gradients of the weight in 16 bits, and their training diverges from that of unfused
-layers.
+fp32. In a graph of torch.compile, one operator does both passes for the mean and the sum, because a graph cannot keep logits in the memory
+of a later result. With `keep_logits`, this operator keeps all logits and computes none again. Implementations that split the rows instead
+add gradients of the weight in 16 bits, and their training diverges from that of unfused layers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,7 +20,13 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from blocknb.runtime.launch_context import this_thread
 from blocknb.torch.nn import linear_loss_plans as plans
-from blocknb.torch.nn.linear_loss_gradients import LossGradients, early_gradients, kept_statistics, row_statistics
+from blocknb.torch.nn.linear_loss_gradients import (
+    LossGradients,
+    all_gradients,
+    early_gradients,
+    kept_statistics,
+    row_statistics,
+)
 from blocknb.torch.nn.losses import check_target, reduced
 from blocknb.torch.nn.shapes import check_floating, sums_dtype
 from blocknb.torch.ops import torch_op
@@ -70,6 +78,85 @@ def _(saved: Any, dlosses: Tensor) -> Any:
     return {name: value for name, value, needed in zip(names, found, wanted, strict=True) if needed}
 
 
+def _statistics(
+    given: tuple[Tensor, Tensor, Tensor | None, Tensor], kept: int, expected: Tensor | None, ignored: int, memory: Tensor,
+    dx: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The logsumexp of each row, and the logit of its class. The logits of the first `kept` rows stay in `memory` (V, H). With dx, the
+    other rows get their gradients, for losses with the gradient `expected`."""
+    x, weight, bias, target = given
+    others, statistics = (x[kept:], weight, bias, target[kept:]), []
+    if kept < x.shape[0]:
+        if expected is not None and dx is not None:
+            statistics = early_gradients(*others, expected, ignored, memory, dx[kept:])
+        else:
+            m, h = x.shape
+            statistics = [row_statistics(*others, plans.forward_block(m - kept, m, h, weight.shape[0]))]
+    statistics.insert(0, kept_statistics(x[:kept], weight, bias, target[:kept], memory))
+    logsumexp, chosen = (torch.cat(parts) for parts in zip(*statistics, strict=True))
+    return logsumexp, chosen
+
+
+@torch_op("blocknb::linear_cross_entropy_with_gradients")
+def _with_gradients(
+    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, expected: Tensor, ignore_index: int, needs_x: bool,
+    needs_bias: bool, keep_logits: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The sum of the losses (1), and the gradients of x, the weight and the bias for losses with the gradient `expected`, a scalar. Those
+    of x and the bias are empty if they are not needed."""
+    total = torch.empty(1, dtype=sums_dtype(x), device=x.device)
+    dx = x.new_empty(x.shape if needs_x else (0,))
+    dweight = torch.empty_like(weight)
+    dbias = torch.empty_like(bias) if needs_bias and bias is not None else x.new_empty(0)
+    if not this_thread.skips:
+        given = x, weight, bias, target
+        dlosses = expected.expand(x.shape[0]).contiguous()
+        wanted = dx if needs_x else None, dweight, dbias if needs_bias else None
+        if keep_logits:
+            logsumexp, chosen = all_gradients(*given, dlosses, ignore_index, *wanted)
+        else:
+            kept = plans.kept_rows(*x.shape)
+            logsumexp, chosen = _statistics(given, kept, expected, ignore_index, dweight, wanted[0])
+            gradients = LossGradients(*given, dlosses, logsumexp, ignore_index)
+            gradients.run(*wanted, kept, expected if needs_x else None)
+        losses = torch.where(target == ignore_index, 0.0, logsumexp - chosen)
+        torch.sum(losses, 0, keepdim=True, out=total)
+    return total, dx, dweight, dbias
+
+
+def _scaled(expected: Tensor, dtotal: Tensor, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Gradients for losses with the gradient `expected`, for those with the gradient dtotal (1)."""
+    factor = torch.where(expected.isinf(), 1.0, dtotal[0] / expected)  # inf where all rows are ignored
+    return [None if g is None else g * factor for g in gradients]
+
+
+@_with_gradients.backward(save=("expected", 1, 2, 3), undifferentiable=(1, 2, 3))
+def _(saved: Any, dtotal: Tensor) -> Any:
+    names = ("x", "weight", "bias")
+    wanted = [g if name in saved.needs else None for name, g in zip(names, saved.outputs[1:], strict=True)]
+    return dict(zip(names, _scaled(saved.expected, dtotal, wanted), strict=True))
+
+
+class _KeptGradients(torch.autograd.Function):
+    """`_with_gradients` in eager mode, where the gradients are no outputs: autograd would make zeros for their gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignored: int, expected: Tensor
+    ) -> Tensor:
+        needs_x, _, needs_bias = ctx.needs_input_grad[:3]
+        total, *found = _with_gradients(x, weight, bias, target, expected, ignored, needs_x, needs_bias, True)
+        ctx.save_for_backward(expected, *found)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dtotal: Tensor) -> tuple[Tensor | None, ...]:
+        expected, *found = ctx.saved_tensors
+        wanted = [g if needed else None for g, needed in zip(found, ctx.needs_input_grad, strict=False)]
+        return (*_scaled(expected, dtotal, wanted), None, None, None)
+
+
 class _KeptLogits(torch.autograd.Function):
     """The losses in eager mode. The first backward pass uses the kept logits up; a second one computes all of them again. `expected` is
     the gradient of all losses that the backward pass will probably get, a scalar."""
@@ -80,17 +167,9 @@ class _KeptLogits(torch.autograd.Function):
     ) -> Tensor:
         kept = plans.kept_rows(*x.shape)
         memory, dx = weight.new_empty(weight.shape), None
-        others = x[kept:], weight, bias, target[kept:]
-        if kept == x.shape[0]:
-            statistics = []
-        elif expected is not None and ctx.needs_input_grad[0]:
+        if kept < x.shape[0] and expected is not None and ctx.needs_input_grad[0]:
             dx = x.new_empty(x.shape)
-            statistics = early_gradients(*others, expected, ignored, memory, dx[kept:])
-        else:
-            m, h = x.shape
-            statistics = [row_statistics(*others, plans.forward_block(m - kept, m, h, weight.shape[0]))]
-        statistics.insert(0, kept_statistics(x[:kept], weight, bias, target[:kept], memory))
-        logsumexp, chosen = (torch.cat(parts) for parts in zip(*statistics, strict=True))
+        logsumexp, chosen = _statistics((x, weight, bias, target), kept, expected, ignored, memory, dx)
         ctx.save_for_backward(x, weight, bias, target, logsumexp)
         ctx.kept, ctx.ignored, ctx.expected = kept, ignored, expected
         ctx.memory, ctx.dx = memory, dx
@@ -123,6 +202,14 @@ def _expected(target: Tensor, ignore_index: int, reduction: str, x: Tensor) -> T
     return one if reduction == "sum" else one / (target != ignore_index).sum()
 
 
+def _in_one_pass(x: Tensor, weight: Tensor, reduction: str, eager: bool) -> bool:
+    """Whether the forward pass also computes the gradients: for a known gradient of the losses, in the training step of a graph, or in
+    eager mode if asked to."""
+    in_graph = torch.compiler.is_compiling() and torch.is_grad_enabled() and weight.requires_grad
+    known = reduction in ("mean", "sum") and x.dtype != torch.float16
+    return known and (eager or (in_graph and weight.is_contiguous() and weight.shape[0] > 0 and weight.shape[1] >= 8))
+
+
 def _keeps_logits(x: Tensor, weight: Tensor) -> bool:
     """Whether an autograd Function with memory of its own serves this call: plain tensors outside transforms, graphs and hooks."""
     return (
@@ -142,12 +229,15 @@ def _keeps_logits(x: Tensor, weight: Tensor) -> bool:
 
 
 def linear_cross_entropy(
-    x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
+    x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, ignore_index: int = -100,
+    reduction: str = "mean", keep_logits: bool = False,
 ) -> Tensor:  # fmt: skip
     """cross_entropy(linear(x, weight, bias), target, ...) for x (M, H), a weight (V, H), a bias (V) and classes (M), in fp32.
 
     The logits have the dtype of x. Inside `torch.autocast`, x, weight and bias are cast as for a linear layer. The classes must be below
-    V, which is not checked on a GPU. Raises ValueError for shapes and dtypes that do not fit.
+    V, which is not checked on a GPU. `keep_logits`, in training with the reduction "mean" or "sum" outside of fp16, holds all M V logits
+    once, while the forward pass computes the gradients. This takes three products instead of almost four, and half the memory of a linear
+    layer and a cross entropy. Raises ValueError for shapes and dtypes that do not fit.
     """
     name = "linear_cross_entropy"
     check_floating(name, x=x, weight=weight, bias=bias)
@@ -169,7 +259,16 @@ def linear_cross_entropy(
             )
     with torch.autocast(x.device.type, enabled=False):
         x, target = x.contiguous(), target.contiguous()
-        if _keeps_logits(x, weight):
+        eager = _keeps_logits(x, weight)
+        if _in_one_pass(x, weight, reduction, eager and keep_logits):
+            expected = _expected(target, ignore_index, reduction, x)
+            if eager:
+                total = _KeptGradients.apply(x, weight, bias, target, ignore_index, expected)[0]
+            else:
+                needs = x.requires_grad, bias is not None and bias.requires_grad
+                total = _with_gradients(x, weight, bias, target, expected, ignore_index, *needs, keep_logits)[0][0]
+            return total if reduction == "sum" else total / (target != ignore_index).sum()
+        if eager:
             expected = _expected(target, ignore_index, reduction, x)
             losses = _KeptLogits.apply(x, weight, bias, target, ignore_index, expected)
         else:

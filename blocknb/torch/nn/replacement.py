@@ -81,7 +81,7 @@ class Replacements:
 
 def replace(
     model: Any, *inputs: Any, only: Sequence[str] | None = None, tolerance: float | None = None, attention: bool | str = False,
-    fused_loss: bool = False, **keywords: Any,
+    fused_loss: bool | str = False, **keywords: Any,
 ) -> Replacements:  # fmt: skip
     """Replaces norms, gated MLPs, embeddings, experts, PEFT's adapters and losses below a model by layers of blocknb, and returns the
     Replacements.
@@ -94,7 +94,7 @@ def replace(
     Two options are for language models of transformers, and raise ValueError for others. `attention` True sets `attention` for the model;
     "causal" also leaves out all masks, for batches without padding and packed sequences.
     `fused_loss` computes the loss by `linear_cross_entropy` in training with labels: no logits are made, and the output of the model has
-    the last hidden states in their place.
+    the last hidden states in their place. "keep_logits" is faster, and holds the logits once while the loss is computed.
     """
     if unknown := [name for name in only or () if name not in _MAKERS]:
         raise ReplacementError(
@@ -138,13 +138,17 @@ def _planned(model: Any, only: Sequence[str] | None, skipped: dict[str, str]) ->
     return planned
 
 
-def _set_options(found: Replacements, planned: dict[str, tuple[Any, Any]], attention: bool | str, fused: bool) -> None:
+def _set_options(
+    found: Replacements, planned: dict[str, tuple[Any, Any]], attention: bool | str, fused: bool | str
+) -> None:
     """Sets the attention and the loss of a model. Raises ValueError, with the model unchanged, for a model that does not fit."""
     if attention not in (False, True, "causal"):
         raise ValueError(f'attention is {attention!r}, but it must be True, False or "causal"')
+    if fused not in (False, True, "keep_logits"):
+        raise ValueError(f'fused_loss is {fused!r}, but it must be True, False or "keep_logits"')
     try:
         if fused:
-            head, made, take_back = hugging_face.fuse_loss(found.model)
+            head, made, take_back = hugging_face.fuse_loss(found.model, fused == "keep_logits")
             planned["lm_head"], found.settings["the loss without logits in training"] = (head, made), take_back
             if _has_hooks(head):
                 raise ValueError("fused_loss=True replaces lm_head, which has hooks: remove them first")
@@ -196,21 +200,27 @@ def _comparison(
 ) -> Callable[..., None]:
     def compare(_: Any, args: Any, kwargs: Any, output: Any) -> None:
         found = made(*args, **kwargs)
-        if found.shape != output.shape or found.dtype != output.dtype:
-            message = f"{tuple(found.shape)} and {found.dtype}, not {tuple(output.shape)} and {output.dtype}"
-            raise ReplacementError(f"{path}: the replacement of {type(module).__name__} returns {message}")
-        wide = torch.float64
-        scale = float(output.abs().max()) if output.numel() else 0.0
-        off = float((found.to(wide) - output.to(wide)).abs().max()) / (scale or 1.0) if output.numel() else 0.0
-        limit = TOLERANCES[output.dtype] if tolerance is None else tolerance
-        if not off <= limit:  # also for a NaN
-            message = (
-                f"differs from {type(module).__name__} by {off:.2g} of its largest value; the limit is {limit:.2g}"
-            )
-            raise ReplacementError(f"{path}: the replacement {message}. Leave it out with only=")
-        differences[path] = max(off, differences.get(path, 0.0))
+        pairs = zip(found, output, strict=True) if isinstance(output, tuple) else [(found, output)]
+        for ours, right in pairs:
+            off = _difference(path, module, ours, right, tolerance)
+            differences[path] = max(off, differences.get(path, 0.0))
 
     return compare
+
+
+def _difference(path: str, module: Any, found: Any, output: Any, tolerance: float | None) -> float:
+    """The largest relative difference of two tensors. Raises ReplacementError if it is above the limit, or a shape or dtype differs."""
+    if found.shape != output.shape or found.dtype != output.dtype:
+        message = f"{tuple(found.shape)} and {found.dtype}, not {tuple(output.shape)} and {output.dtype}"
+        raise ReplacementError(f"{path}: the replacement of {type(module).__name__} returns {message}")
+    wide = torch.float64
+    scale = float(output.abs().max()) if output.numel() else 0.0
+    off = float((found.to(wide) - output.to(wide)).abs().max()) / (scale or 1.0) if output.numel() else 0.0
+    limit = TOLERANCES[output.dtype] if tolerance is None else tolerance
+    if not off <= limit:  # also for a NaN
+        message = f"differs from {type(module).__name__} by {off:.2g} of its largest value; the limit is {limit:.2g}"
+        raise ReplacementError(f"{path}: the replacement {message}. Leave it out with only=")
+    return off
 
 
 # ---- the replacements by class name --------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The replacements of embeddings, group norms, adapters of PEFT and experts, by class name, for `blocknb.torch.replace`.
+"""The replacements of embeddings, group norms, adapters of PEFT, experts and rotary angles, by class name, for `blocknb.torch.replace`.
 
 A maker gets a module and returns its replacement, the reason why it has none, or None for a module that only has the name.
 """
@@ -15,6 +15,7 @@ from blocknb.torch.nn.embeddings import Embedding
 from blocknb.torch.nn.group_norms import GroupNorm
 from blocknb.torch.nn.lora import LoRALinear
 from blocknb.torch.nn.mixture import Experts
+from blocknb.torch.nn.rotary import RotaryAngles
 
 #: The names of `hidden_act` by the classes of activations in torch and Hugging Face's transformers.
 ACTIVATION_CLASSES = {
@@ -71,10 +72,21 @@ def _experts(module: Any) -> Any:
     return made
 
 
+def _rotary_angles(module: Any) -> Any:
+    if module.state_dict():
+        return "it has parameters or saved buffers, whose names would change"
+    return RotaryAngles(module)
+
+
+#: Prefixes of the class names of rotary embeddings in Hugging Face's transformers.
+ROTARY = (
+    "Llama", "Mistral", "Ministral", "Mixtral", "Qwen2", "Qwen3", "Qwen2Moe", "Qwen3Moe", "Phi3", "Gemma", "Gemma2", "Gemma3",
+)  # fmt: skip
 MORE_MAKERS: dict[str, Callable[[Any], Any]] = {
     "Embedding": _embedding,
     "GroupNorm": _group_norm,
     "KLDivLoss": lambda module: KLDivLoss(module.reduction, module.log_target),
     "Linear": _lora,
     **dict.fromkeys(("MixtralExperts", "Qwen2MoeExperts", "Qwen3MoeExperts"), _experts),
+    **dict.fromkeys([f"{name}RotaryEmbedding" for name in ROTARY], _rotary_angles),
 }

@@ -71,3 +71,38 @@ def _checked(name: str, x: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int)
             message = f"`{key}` has the shape {tuple(angles.shape)}, but `{name}` needs {(batch, positions, width)}"
             raise ValueError(f"rotary_embedding: {message}")
     return by_position
+
+
+# ---- the angles of a model -----------------------------------------------------------------------------------------------
+
+
+@torch_op("blocknb::in_memory")
+def _in_memory(x: Tensor) -> Tensor:
+    """A copy of x. Graphs do not look into operators, so they compute x once."""
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+class RotaryAngles(torch.nn.Module):
+    """A module of Hugging Face that returns the cosines and sines of rotary embeddings, for example LlamaRotaryEmbedding.
+
+    In a graph of torch.compile, the cosines and sines are computed once and read from memory. Inductor would compute them again for each
+    element of all queries and keys, in each layer, forward and backward. In eager mode the module is called as it is. Its attributes are
+    those of the original, which is `original`.
+    """
+
+    def __init__(self, original: torch.nn.Module) -> None:
+        super().__init__()
+        self.original = original
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("original"), name)
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """What the original returns."""
+        cos, sin = self.original.forward(*args, **kwargs)  # no hooks: `replace` compares both by one
+        if not torch.compiler.is_compiling() or cos.requires_grad:
+            return cos, sin
+        return _in_memory(cos), _in_memory(sin)
