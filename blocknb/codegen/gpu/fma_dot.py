@@ -99,7 +99,9 @@ class OperandPlaces:
 
     def __init__(self, layout: Layout, axis: int, stacked: int = 1, size: int = 0):
         self.axis, self.mask, self.low = axis, layout.dim_mask(axis), layout.dim_bits(axis).start
-        self.first = layout.index_bits - (stacked.bit_length() - 1)  # the bit of the result's index from which on it counts matrices
+        self.first = layout.index_bits - (
+            stacked.bit_length() - 1
+        )  # the bit of the result's index from which on it counts matrices
         self.apart = size // stacked
 
     def coordinate(self, index: int) -> int:
