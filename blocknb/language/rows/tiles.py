@@ -235,8 +235,8 @@ def dot(types, attrs):
 
     IR:
         `precision` of fp32 operands is tf32, tf32x3 or ieee. `stacked` is the number of matrices that lie below each other in A, B and
-        the result, and are multiplied in pairs; without it, it is 1. A pass sets the others. `instr` is the tensor-core instruction. `warps`
-        tells how many warps divide the rows and the columns of the result. `registers` marks a wgmma whose A is in registers.
+        the result, and are multiplied in pairs; without it, it is 1. A pass sets the others. `instr` is the tensor-core instruction.
+        `warps` tells how many warps divide the rows and the columns of the result. `registers` marks a wgmma whose A is in registers.
         `in_flight` is the number of wgmma, this one included, that may be in flight after the op; until a `dot_wait` only other
         products may add to the result. `transposed` names the operands (0: a, 1: b) whose buffers hold their transposes.
         `permuted_rows` permutes the rows of A, see `layouts.wgmma.permuted_rows`.
