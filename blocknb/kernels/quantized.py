@@ -102,11 +102,14 @@ def activations(x, rows, at, inside, m, k, x_row):
 @blocknb.kernel
 def parts_of_warps(tile, length, BN: bl.constexpr, BK: bl.constexpr, WARPS: bl.constexpr):
     """What the warps of a program multiply: columns of the result and first step along K of the WARPS * BN rows of weights, and the first
-    indices along K of the WARPS * BK columns of x. Each warp has all BN columns, and `length` steps of its own."""
+    indices along K of the WARPS * BK columns of x.
+
+    Each warp has all BN columns, and every WARPS-th step of the program. So the program reads WARPS * BK neighbours of a row of weights
+    at about the same time: an access to DRAM takes less time if it hits a row of the DRAM that is open.
+    """
     row, column = bl.arange(0, WARPS * BN), bl.arange(0, WARPS * BK)
-    before = bl.program_id(1) * WARPS
-    at = (before + column // BK) * (length * BK) + column % BK
-    return tile * BN + row % BN, (before + row // BN) * length, at
+    before = bl.program_id(1) * length * WARPS
+    return tile * BN + row % BN, before + row // BN, before * BK + column
 
 
 @blocknb.kernel
@@ -119,9 +122,11 @@ def product_of_warps(total, w, a, BN: bl.constexpr, WARPS: bl.constexpr):
 
 
 @blocknb.kernel
-def int8_step(w, columns, first, step, length, n, k, w_row, BK: bl.constexpr, KEEP: bl.constexpr):
-    """Loads the weights of all warps for a step along K, nothing from the step `length` on. KEEP is the eviction policy of the weights."""
-    at = ((first + step) * BK)[:, None] + bl.arange(0, BK)[None, :]
+def int8_step(
+    w, columns, first, step, length, n, k, w_row, BK: bl.constexpr, WARPS: bl.constexpr, KEEP: bl.constexpr
+):  # fmt: skip
+    """Loads the weights of all warps for their steps with this number, nothing from `length` on. KEEP is the weights' eviction policy."""
+    at = (first * BK)[:, None] + step * (WARPS * BK) + bl.arange(0, BK)[None, :]
     inside = (columns < n)[:, None] & (at < k) & (step < length)
     return bl.load(w + columns[:, None].to(bl.int64) * w_row + at, mask=inside, other=0, eviction_policy=KEEP)
 
@@ -139,14 +144,14 @@ def int8_by_warps(
     total = bl.zeros((WARPS * BN, BM), bl.float32)
     queue = ()
     for i in bl.static_range(AHEAD):
-        queue += (int8_step(w, columns, first, i, length, n, k, w_row, BK, KEEP),)
+        queue += (int8_step(w, columns, first, i, length, n, k, w_row, BK, WARPS, KEEP),)
     a = activations(x, rows, at, True, m, k, x_row)
     for step in range(0, length, AHEAD):
         loaded = ()
         for i in bl.static_range(AHEAD):
-            following = activations(x, rows, at + (step + i + 1) * BK, step + i + 1 < length, m, k, x_row)
+            following = activations(x, rows, at + (step + i + 1) * (WARPS * BK), step + i + 1 < length, m, k, x_row)
             total = product_of_warps(total, queue[i].to(a.dtype), a, BN, WARPS)
-            loaded += (int8_step(w, columns, first, step + i + AHEAD, length, n, k, w_row, BK, KEEP),)
+            loaded += (int8_step(w, columns, first, step + i + AHEAD, length, n, k, w_row, BK, WARPS, KEEP),)
             a = following
         queue = loaded
     total = bl.sum(total.reshape(WARPS, BN, BM), 0)
@@ -174,22 +179,20 @@ def int8_kernel(
 
 @blocknb.kernel
 def int4_step(
-    arrays, columns, first, step, sizes, steps, BK: bl.constexpr, GROUP: bl.constexpr, KEEP: bl.constexpr
+    arrays, columns, first, step, sizes, steps, BK: bl.constexpr, WARPS: bl.constexpr, GROUP: bl.constexpr, KEEP: bl.constexpr
 ):  # fmt: skip
-    """Loads the weights, scales and zero points of all warps for a step along K, nothing from the step `length` on.
+    """Loads the weights, scales and zero points of all warps for their steps with this number, nothing from `length` on.
 
     `arrays`: w, scale, zero; `sizes`: length, n, words; `steps`: the distances of neighbours in the arrays. KEEP: see `int8_step`.
     """
     w, scale, zero = arrays
     length, n, words = sizes
     w_row, s_row, s_group, z_row, z_group = steps
-    at = ((first + step) * (BK // 2))[:, None] + bl.arange(0, BK // 2)[None, :]
+    at = (first * (BK // 2))[:, None] + step * (WARPS * BK // 2) + bl.arange(0, BK // 2)[None, :]
     inside = (columns < n)[:, None] & (at < words) & (step < length)
     y = bl.load(w + columns[:, None].to(bl.int64) * w_row + at, mask=inside, other=0, eviction_policy=KEEP)
-    scaled, group = (
-        (columns < n) & ((first + step) * (BK // 2) < words) & (step < length),
-        (first + step) // (GROUP // BK),
-    )
+    here = first + step * WARPS
+    scaled, group = (columns < n) & (here * (BK // 2) < words) & (step < length), here // (GROUP // BK)
     s = bl.load(scale + columns.to(bl.int64) * s_row + group * s_group, mask=scaled, other=0.0)
     z = s
     if zero is not None:
@@ -222,17 +225,17 @@ def int4_by_warps(
     arrays, sizes, steps = (w, scale, zero), (length, n, words), (w_row, s_row, s_group, z_row, z_group)
     queue = ()
     for i in bl.static_range(AHEAD):
-        queue += (int4_step(arrays, columns, first, i, sizes, steps, BK, GROUP, KEEP),)
+        queue += (int4_step(arrays, columns, first, i, sizes, steps, BK, WARPS, GROUP, KEEP),)
     a = activations(x, rows, at, True, m, k, x_row)
     for step in range(0, length, AHEAD):
         loaded = ()
         for i in bl.static_range(AHEAD):
-            following = activations(x, rows, at + (step + i + 1) * BK, step + i + 1 < length, m, k, x_row)
+            following = activations(x, rows, at + (step + i + 1) * (WARPS * BK), step + i + 1 < length, m, k, x_row)
             y, s, z = queue[i]
             zero_sums = bl.zeros((WARPS * BN, BM), bl.float32)
             product = product_of_warps(zero_sums, int4_weights(y, z, dtype, zeros), a, BN, WARPS)
             total += product * s.to(bl.float32)[:, None]
-            loaded += (int4_step(arrays, columns, first, step + i + AHEAD, sizes, steps, BK, GROUP, KEEP),)
+            loaded += (int4_step(arrays, columns, first, step + i + AHEAD, sizes, steps, BK, WARPS, GROUP, KEEP),)
             a = following
         queue = loaded
     total = bl.sum(total.reshape(WARPS, BN, BM), 0)
