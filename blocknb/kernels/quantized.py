@@ -289,7 +289,8 @@ def choose_quantized(m: int, n: int, k: int, on: Device, bits: int = 8) -> Quant
     depth, rows = 128, next((rows for rows in (8, 16, 32) if m <= rows), ROWS)
     if on.capability == 0:
         return QuantizedTile(max(16, rows), 64, depth, 0, 1, 4, 1)
-    columns, ahead, num_warps, stages, registers, reading = PLANS[rows]
+    by_warps = on.capability >= 80  # mma.sync of bf16, with a part of K per warp
+    columns, ahead, num_warps, stages, registers, reading = PLANS[rows if by_warps else ROWS]
     tiles = blocknb.cdiv(n, columns) * blocknb.cdiv(m, rows)
     splits = max(1, min(round(reading * on.processors / (tiles * num_warps)), k // LEAST_SPLIT, MOST_SPLITS))
     return QuantizedTile(rows, columns, depth, ahead, splits, num_warps, stages, registers)
