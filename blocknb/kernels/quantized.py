@@ -2,8 +2,9 @@
 
 Decoding with a language model is such a product: it reads all weights for a few rows of activations, so the time is that of the bytes. The
 kernels compute the transposed result, weights @ activations.T. Up to 16 rows, the weights are the first operand of mma.sync: each thread
-loads 16 bytes of them into its fragments and converts them there, so that no weight goes through shared memory. More rows use wgmma. The
-programs split K, so that every multiprocessor reads, and the last program of a tile adds the partial sums in the order of K.
+loads 16 bytes of them into its fragments and converts them there, so that no weight goes through shared memory. The warps of a program
+split K, and add their sums in shared memory. More rows use wgmma. Where tiles are few, programs split K, too, so that every multiprocessor
+reads, and the last program of a tile adds the partial sums in the order of K.
 
 Weights are stored as most checkpoints store them: row by row of (N, K), K contiguous. A byte holds two weights of 4 bits, the lower one
 first, as in the int32 words (N, K / 8) of compressed-tensors' "pack-quantized" format. Scales and zero points are (N, K / group) in any
@@ -22,16 +23,18 @@ from blocknb.kernels.tiling import STREAMED
 ROWS = 64  # the most rows of x per program
 GROUP = 128  # the default number of weights per scale
 #: By rows of a program: columns, steps ahead, warps, stages, the most registers, and the warps of a multiprocessor that read at the same
-#: time. Fitted to an H200.
+#: time. Fitted to an H200. WHOLE replaces plans where its columns fill half a wave or a whole one, so that K needs no splits, whose sums
+#: would take up to a tenth of the time. For more than FEW_WEIGHTS of 4 bits, reading x for every 16 columns takes longer.
 PLANS: dict[int, tuple[int, int, int, int, int | None, int]] = {
-    8: (16, 2, 8, 1, 128, 16),
-    16: (16, 1, 8, 1, 128, 16),
+    8: (32, 1, 4, 1, 128, 16),
+    16: (64, 1, 4, 1, None, 16),
     32: (64, 0, 4, 4, None, 8),
     ROWS: (64, 0, 4, 4, None, 8),
 }
+WHOLE = {8: (16, 1, 8, 1, 80, 16), 16: (16, 1, 8, 1, 128, 16)}
+FEW_WEIGHTS = 1 << 25
 LEAST_SPLIT, MOST_SPLITS = 256, 16  # the fewest elements of K per split, and the most splits
 ACTIVATIONS = ("float16", "bfloat16")
-REGISTERS = 1 << 16  # of a multiprocessor
 
 
 class QuantizedTile(NamedTuple):
@@ -100,18 +103,15 @@ def activations(x, rows, at, inside, m, k, x_row):
 
 
 @blocknb.kernel
-def place_of_step(tile, step, length):
-    """The tile and the step along K that follow: from the step `length` on, those of the program's next tile."""
-    following = step >= length
-    return bl.where(following, tile + bl.num_programs(0), tile), bl.where(following, step - length, step)
+def parts_of_warps(tile, length, BN: bl.constexpr, BK: bl.constexpr, WARPS: bl.constexpr):
+    """What the warps of a program multiply: columns of the result and first step along K of the WARPS * BN rows of weights, and the first
+    indices along K of the WARPS * BK columns of x.
 
-
-@blocknb.kernel
-def activations_of_warps(x, rows, step, m, k, length, x_row, BK: bl.constexpr, WARPS: bl.constexpr):
-    """Loads x for the steps of all warps with this number: a tile of (rows, WARPS * BK)."""
-    step = bl.where(step >= length, step - length, step)
-    at = (bl.program_id(1) * length + step) * (WARPS * BK) + bl.arange(0, WARPS * BK)
-    return activations(x, rows, at, True, m, k, x_row)
+    Each warp has all BN columns, and every WARPS-th step of the program.
+    """
+    row, column = bl.arange(0, WARPS * BN), bl.arange(0, WARPS * BK)
+    before = bl.program_id(1) * length * WARPS
+    return tile * BN + row % BN, before + row // BN, before * BK + column
 
 
 @blocknb.kernel
@@ -125,49 +125,39 @@ def product_of_warps(total, w, a, BN: bl.constexpr, WARPS: bl.constexpr):
 
 @blocknb.kernel
 def int8_step(
-    w, tile, step, n, k, length, w_row, BN: bl.constexpr, BK: bl.constexpr, WARPS: bl.constexpr, KEEP: bl.constexpr
+    w, columns, first, step, length, n, k, w_row, BK: bl.constexpr, WARPS: bl.constexpr, KEEP: bl.constexpr
 ):  # fmt: skip
-    """Loads the weights of all warps for their steps with this number: (WARPS * BN, BK). KEEP is the weights' eviction policy.
-
-    Each warp has all BN columns of the tile, and every WARPS-th step of the program. So the program reads WARPS * BK neighbours of a row
-    of weights at about the same time: an access to DRAM takes less time if it hits a row of the DRAM that is open.
-    """
-    tile, step = place_of_step(tile, step, length)
-    row, inner = bl.arange(0, WARPS * BN), bl.arange(0, BK)
-    first = (bl.program_id(1) * length + step) * (WARPS * BK)
-    at = (row // BN * BK)[:, None] + inner[None, :]
-    inside = (row % BN < n - tile * BN)[:, None] & (at < k - first)
-    start = w + tile.to(bl.int64) * (BN * w_row) + first
-    return bl.load(start + (row % BN * w_row)[:, None] + at, mask=inside, other=0, eviction_policy=KEEP)
+    """Loads the weights of all warps for their steps with this number, nothing from `length` on. KEEP is the weights' eviction policy."""
+    at = (first * BK)[:, None] + step * (WARPS * BK) + bl.arange(0, BK)[None, :]
+    inside = (columns < n)[:, None] & (at < k) & (step < length)
+    return bl.load(w + columns[:, None].to(bl.int64) * w_row + at, mask=inside, other=0, eviction_policy=KEEP)
 
 
-@blocknb.kernel(do_not_specialize=("length", "tiles"))
+@blocknb.kernel(do_not_specialize=("length",))
 def int8_by_warps(
-    x, w, scale, out, parts, tickets, m, n, k, length, tiles, x_row, w_row, out_row,
+    x, w, scale, out, parts, tickets, m, n, k, length, x_row, w_row, out_row,
     BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, AHEAD: bl.constexpr, SPLITS: bl.constexpr, WARPS: bl.constexpr,
     KEEP: bl.constexpr,
 ):  # fmt: skip
-    """Computes tiles of BN columns of out = x @ w.T * scale. Each warp multiplies `length` steps of BK elements of K, a multiple of AHEAD,
-    and the sums of the warps are added in shared memory. Weights are loaded AHEAD steps ahead into registers, also those of the next tile,
-    and x one step ahead."""
-    rows = bl.arange(0, BM) + bl.program_id(2) * BM
+    """Computes BN columns of out = x @ w.T * scale. Each warp multiplies `length` steps of BK elements of K, and the sums of the warps are
+    added in shared memory. Weights are loaded AHEAD steps ahead into registers, and x one step ahead."""
+    tile, rows = bl.program_id(0), bl.arange(0, BM) + bl.program_id(2) * BM
+    columns, first, at = parts_of_warps(tile, length, BN, BK, WARPS)
+    total = bl.zeros((WARPS * BN, BM), bl.float32)
     queue = ()
     for i in bl.static_range(AHEAD):
-        queue += (int8_step(w, bl.program_id(0), i, n, k, length, w_row, BN, BK, WARPS, KEEP),)
-    a = activations_of_warps(x, rows, 0, m, k, length, x_row, BK, WARPS)
-    total, tile, step = bl.zeros((WARPS * BN, BM), bl.float32), bl.program_id(0), 0
-    for _ in range(bl.cdiv(tiles - tile, bl.num_programs(0)) * (length // AHEAD)):
+        queue += (int8_step(w, columns, first, i, length, n, k, w_row, BK, WARPS, KEEP),)
+    a = activations(x, rows, at, True, m, k, x_row)
+    for step in range(0, length, AHEAD):
         loaded = ()
         for i in bl.static_range(AHEAD):
-            following = activations_of_warps(x, rows, step + i + 1, m, k, length, x_row, BK, WARPS)
+            following = activations(x, rows, at + (step + i + 1) * (WARPS * BK), step + i + 1 < length, m, k, x_row)
             total = product_of_warps(total, queue[i].to(a.dtype), a, BN, WARPS)
-            loaded += (int8_step(w, tile, step + i + AHEAD, n, k, length, w_row, BN, BK, WARPS, KEEP),)
+            loaded += (int8_step(w, columns, first, step + i + AHEAD, length, n, k, w_row, BK, WARPS, KEEP),)
             a = following
-        queue, step = loaded, step + AHEAD
-        if step == length:
-            whole = bl.sum(total.reshape(WARPS, BN, BM), 0)
-            finish_split(whole, scale, out, parts, tickets, m, n, out_row, tile, BM, BN, SPLITS)
-            total, tile, step = bl.zeros((WARPS * BN, BM), bl.float32), tile + bl.num_programs(0), 0
+        queue = loaded
+    total = bl.sum(total.reshape(WARPS, BN, BM), 0)
+    finish_split(total, scale, out, parts, tickets, m, n, out_row, tile, BM, BN, SPLITS)
 
 
 @blocknb.kernel
@@ -191,31 +181,24 @@ def int8_kernel(
 
 @blocknb.kernel
 def int4_step(
-    arrays, tile, step, sizes, steps, BN: bl.constexpr, BK: bl.constexpr, WARPS: bl.constexpr, GROUP: bl.constexpr,
-    KEEP: bl.constexpr,
+    arrays, columns, first, step, sizes, steps, BK: bl.constexpr, WARPS: bl.constexpr, GROUP: bl.constexpr, KEEP: bl.constexpr
 ):  # fmt: skip
-    """Loads the weights, scales and zero points of all warps for their steps with this number, as `int8_step`.
+    """Loads the weights, scales and zero points of all warps for their steps with this number, nothing from `length` on.
 
-    `arrays`: w, scale, zero; `sizes`: n, words, length; `steps`: the distances of neighbours in the arrays.
+    `arrays`: w, scale, zero; `sizes`: length, n, words; `steps`: the distances of neighbours in the arrays. KEEP: see `int8_step`.
     """
     w, scale, zero = arrays
-    n, words, length = sizes
+    length, n, words = sizes
     w_row, s_row, s_group, z_row, z_group = steps
-    HALF: bl.constexpr = BK // 2
-    tile, step = place_of_step(tile, step, length)
-    row, inner = bl.arange(0, WARPS * BN), bl.arange(0, HALF)
-    first = (bl.program_id(1) * length + step) * WARPS
-    at, there = (row // BN * HALF)[:, None] + inner[None, :], row % BN < n - tile * BN
-    start = w + tile.to(bl.int64) * (BN * w_row) + first * HALF
-    inside = there[:, None] & (at < words - first * HALF)
-    y = bl.load(start + (row % BN * w_row)[:, None] + at, mask=inside, other=0, eviction_policy=KEEP)
-    scaled, group = there & (row // BN * HALF < words - first * HALF), (first + row // BN) // (GROUP // BK)
-    s = bl.load(scale + tile.to(bl.int64) * (BN * s_row) + row % BN * s_row + group * s_group, mask=scaled, other=0.0)
+    at = (first * (BK // 2))[:, None] + step * (WARPS * BK // 2) + bl.arange(0, BK // 2)[None, :]
+    inside = (columns < n)[:, None] & (at < words) & (step < length)
+    y = bl.load(w + columns[:, None].to(bl.int64) * w_row + at, mask=inside, other=0, eviction_policy=KEEP)
+    here = first + step * WARPS
+    scaled, group = (columns < n) & (here * (BK // 2) < words) & (step < length), here // (GROUP // BK)
+    s = bl.load(scale + columns.to(bl.int64) * s_row + group * s_group, mask=scaled, other=0.0)
     z = s
     if zero is not None:
-        z = bl.load(
-            zero + tile.to(bl.int64) * (BN * z_row) + row % BN * z_row + group * z_group, mask=scaled, other=0.0
-        )
+        z = bl.load(zero + columns.to(bl.int64) * z_row + group * z_group, mask=scaled, other=0.0)
     return y, s, z
 
 
@@ -230,36 +213,35 @@ def int4_weights(y, z, dtype: bl.constexpr, WITH_ZEROS: bl.constexpr):
     return w
 
 
-@blocknb.kernel(do_not_specialize=("length", "tiles"))
+@blocknb.kernel(do_not_specialize=("length",))
 def int4_by_warps(
-    x, w, scale, zero, out, parts, tickets, m, n, k, words, length, tiles, x_row, w_row, s_row, s_group, z_row, z_group, out_row,
+    x, w, scale, zero, out, parts, tickets, m, n, k, words, length, x_row, w_row, s_row, s_group, z_row, z_group, out_row,
     BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, AHEAD: bl.constexpr, SPLITS: bl.constexpr, WARPS: bl.constexpr,
     GROUP: bl.constexpr, KEEP: bl.constexpr,
 ):  # fmt: skip
-    """Computes tiles of BN columns of out = x @ ((w - zero) * scale).T as `int8_by_warps`. BK divides GROUP. The sums of a step are
-    multiplied by the scale of its group."""
-    rows, dtype, zeros = bl.arange(0, BM) + bl.program_id(2) * BM, x.dtype.element_ty, zero is not None
-    arrays, sizes, steps = (w, scale, zero), (n, words, length), (w_row, s_row, s_group, z_row, z_group)
+    """Computes BN columns of out = x @ ((w - zero) * scale).T as `int8_by_warps`. BK divides GROUP. The sums of a step are multiplied by
+    the scale of its group."""
+    tile, rows = bl.program_id(0), bl.arange(0, BM) + bl.program_id(2) * BM
+    columns, first, at = parts_of_warps(tile, length, BN, BK, WARPS)
+    total, dtype, zeros = bl.zeros((WARPS * BN, BM), bl.float32), x.dtype.element_ty, zero is not None
+    arrays, sizes, steps = (w, scale, zero), (length, n, words), (w_row, s_row, s_group, z_row, z_group)
     queue = ()
     for i in bl.static_range(AHEAD):
-        queue += (int4_step(arrays, bl.program_id(0), i, sizes, steps, BN, BK, WARPS, GROUP, KEEP),)
-    a = activations_of_warps(x, rows, 0, m, k, length, x_row, BK, WARPS)
-    total, tile, step = bl.zeros((WARPS * BN, BM), bl.float32), bl.program_id(0), 0
-    for _ in range(bl.cdiv(tiles - tile, bl.num_programs(0)) * (length // AHEAD)):
+        queue += (int4_step(arrays, columns, first, i, sizes, steps, BK, WARPS, GROUP, KEEP),)
+    a = activations(x, rows, at, True, m, k, x_row)
+    for step in range(0, length, AHEAD):
         loaded = ()
         for i in bl.static_range(AHEAD):
-            following = activations_of_warps(x, rows, step + i + 1, m, k, length, x_row, BK, WARPS)
+            following = activations(x, rows, at + (step + i + 1) * (WARPS * BK), step + i + 1 < length, m, k, x_row)
             y, s, z = queue[i]
-            none = bl.zeros((WARPS * BN, BM), bl.float32)
-            product = product_of_warps(none, int4_weights(y, z, dtype, zeros), a, BN, WARPS)
+            zero_sums = bl.zeros((WARPS * BN, BM), bl.float32)
+            product = product_of_warps(zero_sums, int4_weights(y, z, dtype, zeros), a, BN, WARPS)
             total += product * s.to(bl.float32)[:, None]
-            loaded += (int4_step(arrays, tile, step + i + AHEAD, sizes, steps, BN, BK, WARPS, GROUP, KEEP),)
+            loaded += (int4_step(arrays, columns, first, step + i + AHEAD, sizes, steps, BK, WARPS, GROUP, KEEP),)
             a = following
-        queue, step = loaded, step + AHEAD
-        if step == length:
-            whole = bl.sum(total.reshape(WARPS, BN, BM), 0)
-            finish_split(whole, None, out, parts, tickets, m, n, out_row, tile, BM, BN, SPLITS)
-            total, tile, step = bl.zeros((WARPS * BN, BM), bl.float32), tile + bl.num_programs(0), 0
+        queue = loaded
+    total = bl.sum(total.reshape(WARPS, BN, BM), 0)
+    finish_split(total, None, out, parts, tickets, m, n, out_row, tile, BM, BN, SPLITS)
 
 
 @blocknb.kernel
@@ -289,10 +271,16 @@ def choose_quantized(m: int, n: int, k: int, on: Device, bits: int = 8) -> Quant
     depth, rows = 128, next((rows for rows in (8, 16, 32) if m <= rows), ROWS)
     if on.capability == 0:
         return QuantizedTile(max(16, rows), 64, depth, 0, 1, 4, 1)
-    by_warps = on.capability >= 80  # mma.sync of bf16, with a part of K per warp
-    columns, ahead, num_warps, stages, registers, reading = PLANS[rows if by_warps else ROWS]
+    by_warps = rows if on.capability >= 80 else ROWS  # a part of K per warp takes mma.sync of bf16
+    plan = PLANS[by_warps]
+    if by_warps in WHOLE and (bits == 8 or n * k <= FEW_WEIGHTS):
+        columns, _, num_warps, *_, reading = WHOLE[by_warps]
+        wave = reading // num_warps * on.processors
+        plan = WHOLE[by_warps] if wave // 2 <= blocknb.cdiv(n, columns) <= wave else plan
+    columns, ahead, num_warps, stages, registers, reading = plan
     tiles = blocknb.cdiv(n, columns) * blocknb.cdiv(m, rows)
-    splits = max(1, min(round(reading * on.processors / (tiles * num_warps)), k // LEAST_SPLIT, MOST_SPLITS))
+    most = k // (depth * num_warps * ahead) if ahead else k // LEAST_SPLIT
+    splits = max(1, min(round(reading * on.processors / (tiles * num_warps)), most, MOST_SPLITS))
     return QuantizedTile(rows, columns, depth, ahead, splits, num_warps, stages, registers)
 
 
@@ -317,9 +305,9 @@ def matmul_int8(x: Any, w: Any, scales: Any, out: Any = None, *, tile: Quantized
     t = tile or choose_quantized(m, n, k, device(x))
     grid, length, parts, tickets = _splits(x, m, n, k, t)
     keep = STREAMED if grid[2] == 1 else ""
-    kernel, tiles = (int8_by_warps, (grid[0],)) if t.ahead else (int8_kernel, ())
-    kernel[launched(grid, t, device(x))](
-        x, w, scales, out, parts, tickets, m, n, k, length, *tiles, strides(x)[0], strides(w)[0], strides(out)[0],
+    kernel = int8_by_warps if t.ahead else int8_kernel
+    kernel[grid](
+        x, w, scales, out, parts, tickets, m, n, k, length, strides(x)[0], strides(w)[0], strides(out)[0],
         SPLITS=grid[1], KEEP=keep, **t.constants, **t.options,
     )  # fmt: skip
     return out
@@ -353,9 +341,9 @@ def matmul_int4(
     grid, length, parts, tickets = _splits(x, m, n, k, t)
     keep = STREAMED if grid[2] == 1 else ""
     z = (0, 0) if zeros is None else strides(zeros)
-    kernel, tiles = (int4_by_warps, (grid[0],)) if t.ahead else (int4_kernel, ())
-    kernel[launched(grid, t, device(x))](
-        x, w, scales, zeros, out, parts, tickets, m, n, k, k // 2, length, *tiles, strides(x)[0], strides(w)[0], *strides(scales), *z,
+    kernel = int4_by_warps if t.ahead else int4_kernel
+    kernel[grid](
+        x, w, scales, zeros, out, parts, tickets, m, n, k, k // 2, length, strides(x)[0], strides(w)[0], *strides(scales), *z,
         strides(out)[0], SPLITS=grid[1], GROUP=group, KEEP=keep, **t.constants, **t.options,
     )  # fmt: skip
     return out
@@ -388,7 +376,7 @@ def _checked(x: Any, w: Any, out: Any, packed: int, kind: str) -> tuple[int, int
 def _splits(x: Any, m: int, n: int, k: int, t: QuantizedTile) -> tuple[tuple[int, int, int], int, Any, Any]:
     """The grid, the steps along K per part of a split, the array of partial sums, and the tickets."""
     steps = max(1, blocknb.cdiv(k, t.depth))
-    length = blocknb.cdiv(steps, t.splits * t.parts * max(1, t.ahead)) * max(1, t.ahead)
+    length = blocknb.cdiv(steps, t.splits * t.parts)
     splits = blocknb.cdiv(steps, length * t.parts)
     grid = blocknb.cdiv(n, t.columns), splits, blocknb.cdiv(m, t.rows)
     if splits == 1:
@@ -396,15 +384,6 @@ def _splits(x: Any, m: int, n: int, k: int, t: QuantizedTile) -> tuple[tuple[int
     places = grid[0] * grid[2]
     parts = empty(x, (places * splits * t.columns * t.rows,), "float32")
     return grid, length, parts, _tickets_of(x, places)
-
-
-def launched(grid: tuple[int, int, int], t: QuantizedTile, on: Device) -> tuple[int, int, int]:
-    """The grid to launch: if each program has a whole K, as many programs as run at the same time, which loop over the tiles."""
-    if not t.ahead or grid[1] * grid[2] > 1 or on.capability == 0:
-        return grid
-    registers = t.most_registers or 255
-    together = max(1, REGISTERS // (32 * t.num_warps * -(-registers // 8) * 8)) * on.processors
-    return min(grid[0], together), 1, 1
 
 
 def _tickets_of(x: Any, places: int) -> Any:

@@ -62,12 +62,12 @@ def arguments_of(m: int, n: int, k: int, dtype: Any, splits: int, ahead: int) ->
     rng = np.random.default_rng(0)
     arrays = {"x": rng.standard_normal((m, k)).astype(dtype), "out": np.full((m, n), np.nan, dtype)}
     arrays |= {"parts": np.full(1 << 15, np.nan, np.float32), "tickets": np.zeros(8, np.int32)}
-    arrays |= {"AHEAD": ahead, "WARPS": 4, "BN": 16, "tiles": -(-n // 16)} if ahead else {"BN": 64}
+    arrays |= {"AHEAD": ahead, "WARPS": 4, "BN": 16} if ahead else {"BN": 64}
     return arrays | {
         "m": m,
         "n": n,
         "k": k,
-        "length": -(-k // 128 // splits // (4 * ahead)) * ahead if ahead else -(-k // 128 // splits),
+        "length": -(-k // 128 // splits // (4 if ahead else 1)),
         "x_row": k,
         "out_row": n,
         "BK": 128,
@@ -76,11 +76,8 @@ def arguments_of(m: int, n: int, k: int, dtype: Any, splits: int, ahead: int) ->
 
 
 def run(kernel: Any, arguments: dict[str, Any], **options: Any) -> Func:
-    """Runs a kernel; two programs compute all tiles if K is whole."""
     func = lowered(kernel, arguments, num_warps=4, **options)
-    tiles = -(-arguments["n"] // arguments["BN"])
-    programs = 2 if "tiles" in arguments and arguments["SPLITS"] == 1 else tiles
-    grid = programs, arguments["SPLITS"], -(-arguments["m"] // arguments["BM"])
+    grid = -(-arguments["n"] // arguments["BN"]), arguments["SPLITS"], -(-arguments["m"] // arguments["BM"])
     reports.run(func, arguments, grid, "sm_90a")
     assert not arguments["tickets"].any()
     return func

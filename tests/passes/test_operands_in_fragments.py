@@ -78,7 +78,7 @@ def int8_arguments(**more: Any) -> dict[str, Any]:
 
 
 def test_weights_go_from_memory_to_fragments_without_shared_memory():
-    by_warps = int8_arguments(AHEAD=1, SPLITS=1, WARPS=4, BN=16, tiles=4)
+    by_warps = int8_arguments(AHEAD=1, SPLITS=1, WARPS=4, BN=16)
     func, notes = compiled(quantized.int8_by_warps, by_warps, num_warps=4, num_stages=1)
     dots = [op for op in func.ops() if op.name == "dot"]
     assert [(op.attrs["run"], op.attrs["stacked"], op.attrs["warps"]) for op in dots] == [(16, 4, (4, 1))]
