@@ -28,7 +28,7 @@ def check(p: MatmulProblem, expected: np.ndarray) -> None:
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("order", ["nn", "tt"])
-@pytest.mark.parametrize("width", [192, 96, 256])
+@pytest.mark.parametrize("width", [192, 96, 256, 208])
 @pytest.mark.parametrize("whole_rows", [True, False])
 def test_split_last_waves_and_wide_tiles_match_float64(monkeypatch: pytest.MonkeyPatch, order, width, whole_rows):
     monkeypatch.setattr(last_wave, "device", lambda array: FEW)
@@ -40,7 +40,7 @@ def test_split_last_waves_and_wide_tiles_match_float64(monkeypatch: pytest.Monke
     a, b = stored(m, k, order[0] == "t"), stored(k, n, order[1] == "t")
     bias = seeds.rng().standard_normal(n).astype(np.float32)
     expected = np.maximum(a.astype(np.float64) @ b.astype(np.float64) + bias, 0)
-    kernels = [last_wave.by_last_wave] + [wide_tiles.by_wide_tiles] * (width != 256)
+    kernels = [last_wave.by_last_wave] * (width != 208) + [wide_tiles.by_wide_tiles] * (width != 256)
     for compute, cluster in itertools.product(kernels, (1, 2)):
         out = np.full((m, n), np.nan, np.float16) if whole_rows else np.full((n, m), np.nan, np.float16).T
         p = MatmulProblem.of(a, b, out, bias=bias, activation="relu")
@@ -50,7 +50,8 @@ def test_split_last_waves_and_wide_tiles_match_float64(monkeypatch: pytest.Monke
 
 
 def test_blocks_of_a_width_are_powers_of_two():
-    assert [wide_tiles.blocks_of(width) for width in (256, 192, 96, 160)] == [(256, 0), (128, 64), (64, 32), (128, 32)]
+    found = [wide_tiles.blocks_of(width) for width in (256, 192, 96, 208)]
+    assert found == [(256, 0, 0), (128, 64, 0), (64, 32, 0), (128, 64, 16)]
 
 
 def test_parts_of_the_last_wave_are_stored_without_a_buffer_for_the_whole_tile():

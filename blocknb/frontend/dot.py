@@ -8,10 +8,14 @@ from blocknb.frontend.calls import call
 from blocknb.frontend.emitter import Mismatch, describe
 from blocknb.frontend.promotion import spelled
 from blocknb.frontend.scope import Frame, emits
-from blocknb.frontend.shapes import dtype_of, flag, trans
+from blocknb.frontend.shapes import dtype_of, flag, reshape, trans
+from blocknb.frontend.target_queries import capability
 from blocknb.ir.core import Value
 from blocknb.language import types as t
 
+#: Batched products with one pair of matrices per warp: the least rows and inner size, the range of columns, and the first sm_* with
+#: mma.sync for 16-bit floats of both kinds.
+ROWS, COLUMNS, STACKED_FROM = 16, (8, 16), 80
 DOT_DTYPES = (t.float16, t.bfloat16, t.float32, t.float64, t.int8)
 
 
@@ -94,7 +98,27 @@ def _stacked(frame: Frame, input: Value, other: Value, acc: Any, options: tuple)
             "other",
         )
     acc = None if not isinstance(acc, Value) and not acc else acc
+    if (made := _by_warps(frame, input, other, acc, options)) is not None:
+        return made
     return call(frame, _stacked_dot, [input, other, acc, *options], {})
+
+
+def _by_warps(frame: Frame, input: Value, other: Value, acc: Any, options: tuple) -> Value | None:
+    """A batched product of as many pairs of 16-bit matrices as the program has warps: one `dot` in which each warp multiplies one pair.
+
+    None if the launch names another number of warps, or the matrices do not fit mma.sync or are wide: then all warps share each product.
+    """
+    (count, m, k), n, emit = input.type.shape, other.type.shape[2], frame.emit
+    halves = input.type.dtype == other.type.dtype in (t.float16, t.bfloat16) and other.type.shape[1] == k
+    fits = m >= ROWS and k >= ROWS and COLUMNS[0] <= n <= COLUMNS[1] and count > 1
+    sums = all(x is None for x in options) and (acc is None or (isinstance(acc, Value) and acc.type.dtype == t.float32))
+    if not (halves and fits and sums and capability(frame) >= STACKED_FROM and emit.options.get("num_warps") == count):
+        return None
+    if acc is not None and acc.type.shape != (count, m, n):
+        return None
+    a, b = reshape(frame, input, (count * m, k)), reshape(frame, other, (count * k, n))
+    c = emit.number(0, t.float32, (count * m, n)) if acc is None else reshape(frame, acc, (count * m, n))
+    return reshape(frame, emit.value("dot", a, b, c, stacked=count), (count, m, n))
 
 
 def _accumulator_dtype(dtype: Any, acc: Any, out_dtype: Any) -> Any:

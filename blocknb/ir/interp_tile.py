@@ -308,15 +308,17 @@ def _drain(walk: Generator[Op, None, tuple]) -> tuple:
 
 def dot(op: Op, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     """a @ b + c on whole tiles; see the head of this file for how it rounds."""
+    if stacked := op.attrs.get("stacked"):
+        a, b, c = (x.reshape(stacked, -1, x.shape[1]) for x in (a, b, c))
     with np.errstate(all="ignore"):
         if op.attrs.get("precision") == "tf32" and a.dtype == np.float32:
             a, b = round_to_tf32(a), round_to_tf32(b)
         if c.dtype.kind in "iu" and a.dtype.itemsize > 1:
-            return (a.astype(np.int64) @ b.astype(np.int64) + c).astype(c.dtype)
+            return (a.astype(np.int64) @ b.astype(np.int64) + c).astype(c.dtype).reshape(op.result.type.shape)
         product = a.astype(np.float64) @ b.astype(np.float64)  # exact for 8-bit integers
         if c.dtype.kind in "iu":
-            return (product.astype(np.int64) + c).astype(c.dtype)
-        return (product + c.astype(np.float64)).astype(c.dtype)
+            return (product.astype(np.int64) + c).astype(c.dtype).reshape(op.result.type.shape)
+        return (product + c.astype(np.float64)).astype(c.dtype).reshape(op.result.type.shape)
 
 
 def round_to_tf32(x: np.ndarray) -> np.ndarray:

@@ -117,7 +117,7 @@ def by_last_wave(p: MatmulProblem, t: TileShape, group: int) -> Any:
     split = tiles - whole
     length = blocknb.cdiv(blocknb.cdiv(p.k, t.k), t.splits) * t.k
     splits = blocknb.cdiv(p.k, length)
-    block, more = blocks_of(t.n)
+    block, more, _ = blocks_of(t.n)
     parts = empty(p.a, (max(1, t.cluster * split * splits * t.m * t.n),), p.sum)
     units = whole + split * splits
     last_wave_kernel[t.cluster * min(together, units),](

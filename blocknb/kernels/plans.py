@@ -55,9 +55,14 @@ class TileCost(NamedTuple):
 #: Tiles that one program each computes; those of four warps take turns on a multiprocessor (ping-pong).
 WHOLE = (
     TileCost(128, 256, 8, 4, 0.658, 1.63),
+    TileCost(128, 224, 8, 4, 0.610, 1.45),
+    TileCost(128, 208, 8, 4, 0.590, 1.35),
     TileCost(128, 192, 8, 4, 0.506, 1.16),
+    TileCost(128, 160, 8, 5, 0.450, 1.15),
+    TileCost(128, 144, 8, 5, 0.418, 1.15),
     TileCost(128, 128, 4, 3, 0.338, 0.65),
     TileCost(128, 96, 4, 4, 0.306, 1.02),
+    TileCost(128, 64, 4, 6, 0.200, 0.50),
     TileCost(64, 128, 4, 8, 0.169, 0.10),
     TileCost(64, 64, 4, 8, 0.134, 0.10),
     TileCost(128, 256, 8, 4, 0.671, 1.53, 2),

@@ -2,8 +2,9 @@
 
 Decoding with a language model is such a product: it reads all weights for a few rows of activations, so the time is that of the bytes. The
 kernels compute the transposed result, weights @ activations.T. Up to 16 rows, the weights are the first operand of mma.sync: each thread
-loads 16 bytes of them into its fragments and converts them there, so that no weight goes through shared memory. More rows use wgmma. The
-programs split K, so that every multiprocessor reads, and the last program of a tile adds the partial sums in the order of K.
+loads 16 bytes of them into its fragments and converts them there, so that no weight goes through shared memory. The warps of a program
+split K, and add their sums in shared memory. More rows use wgmma. Where tiles are few, programs split K, too, so that every multiprocessor
+reads, and the last program of a tile adds the partial sums in the order of K.
 
 Weights are stored as most checkpoints store them: row by row of (N, K), K contiguous. A byte holds two weights of 4 bits, the lower one
 first, as in the int32 words (N, K / 8) of compressed-tensors' "pack-quantized" format. Scales and zero points are (N, K / group) in any
@@ -22,22 +23,24 @@ from blocknb.kernels.tiling import STREAMED
 ROWS = 64  # the most rows of x per program
 GROUP = 128  # the default number of weights per scale
 #: By rows of a program: columns, steps ahead, warps, stages, the most registers, and the warps of a multiprocessor that read at the same
-#: time. Fitted to an H100. The second table replaces plans for 4 bits: 32 columns of a warp share the registers with x.
+#: time. Fitted to an H200. WHOLE replaces plans where its columns fill half a wave or a whole one, so that K needs no splits, whose sums
+#: would take up to a tenth of the time. For more than FEW_WEIGHTS of 4 bits, reading x for every 16 columns takes longer.
 PLANS: dict[int, tuple[int, int, int, int, int | None, int]] = {
-    8: (64, 2, 4, 1, 128, 16),
-    16: (64, 2, 4, 1, 128, 16),
+    8: (32, 1, 4, 1, 128, 16),
+    16: (64, 1, 4, 1, None, 16),
     32: (64, 0, 4, 4, None, 8),
     ROWS: (64, 0, 4, 4, None, 8),
 }
-PLANS_4_BITS = {16: (128, 2, 4, 1, None, 8)}
+WHOLE = {8: (16, 1, 8, 1, 80, 16), 16: (16, 1, 8, 1, 128, 16)}
+FEW_WEIGHTS = 1 << 25
 LEAST_SPLIT, MOST_SPLITS = 256, 16  # the fewest elements of K per split, and the most splits
 ACTIVATIONS = ("float16", "bfloat16")
 
 
 class QuantizedTile(NamedTuple):
-    """How a program computes its tile of the transposed result: rows of x, columns of the result, elements of K per step, parts along K,
-    warps, and the most registers per thread. Weights are loaded into registers `ahead` steps early. With more than one stage, copies to
-    shared memory run ahead."""
+    """How a program computes its tile of the transposed result: rows of x, columns of the result, elements of K per step, how many
+    steps ahead weights are loaded into registers, parts of K in programs, warps, stages, and the most registers per thread. With more than
+    one stage, copies to shared memory run ahead. If weights are loaded into registers, each warp has all columns and a part of K."""
 
     rows: int
     columns: int
@@ -47,6 +50,17 @@ class QuantizedTile(NamedTuple):
     num_warps: int
     num_stages: int
     most_registers: int | None = None
+
+    @property
+    def parts(self) -> int:
+        """The parts along K of a program."""
+        return self.num_warps if self.ahead else 1
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """The constants of the kernel that this tile is for."""
+        found = {"BM": self.rows, "BN": self.columns, "BK": self.depth}
+        return found | ({"AHEAD": self.ahead, "WARPS": self.num_warps} if self.ahead else {})
 
     @property
     def options(self) -> dict[str, int]:
@@ -82,87 +96,105 @@ def finish_split(
 
 
 @blocknb.kernel
-def activations(x, rows, step, last, m, k, x_row, BK: bl.constexpr, LAST: bl.constexpr = True):
-    """Loads the tile of x for a step along K. With LAST it loads nothing from the step `last` on."""
-    at = step * BK + bl.arange(0, BK)
-    inside = at[None, :] < k
-    if LAST:
-        inside = inside & (step < last)
-    return bl.load(x + rows[:, None] * x_row + at[None, :], mask=(rows[:, None] < m) & inside, other=0.0)
+def activations(x, rows, at, inside, m, k, x_row):
+    """Loads the tile of x at the indices `at` along K where `inside` holds."""
+    there = (rows[:, None] < m) & (inside & (at < k))[None, :]
+    return bl.load(x + rows[:, None] * x_row + at[None, :], mask=there, other=0.0)
+
+
+@blocknb.kernel
+def parts_of_warps(tile, length, BN: bl.constexpr, BK: bl.constexpr, WARPS: bl.constexpr):
+    """What the warps of a program multiply: columns of the result and first step along K of the WARPS * BN rows of weights, and the first
+    indices along K of the WARPS * BK columns of x.
+
+    Each warp has all BN columns, and every WARPS-th step of the program.
+    """
+    row, column = bl.arange(0, WARPS * BN), bl.arange(0, WARPS * BK)
+    before = bl.program_id(1) * length * WARPS
+    return tile * BN + row % BN, before + row // BN, before * BK + column
+
+
+@blocknb.kernel
+def product_of_warps(total, w, a, BN: bl.constexpr, WARPS: bl.constexpr):
+    """Adds w @ a.T of each warp to its sums: w is (WARPS * BN, BK), a is (BM, WARPS * BK)."""
+    BM: bl.constexpr = a.shape[0]
+    y = a.T.reshape(WARPS, a.shape[1] // WARPS, BM)
+    product = bl.dot(w.reshape(WARPS, BN, w.shape[1]), y, total.reshape(WARPS, BN, BM))
+    return product.reshape(WARPS * BN, BM)
 
 
 @blocknb.kernel
 def int8_step(
-    arrays, columns, sizes, steps, step, last, BK: bl.constexpr, KEEP: bl.constexpr, LAST: bl.constexpr = True
-):
-    """Loads the tile of weights for a step along K. With LAST it loads nothing from the step `last` on.
-
-    `arrays`: w; `sizes`: n, k; `steps`: the distance of the rows of w. KEEP is the eviction policy of the weights.
-    """
-    at = step * BK + bl.arange(0, BK)
-    inside = at[None, :] < sizes[1]
-    if LAST:
-        inside = inside & (step < last)
-    w = arrays[0] + columns[:, None].to(bl.int64) * steps[0] + at[None, :]
-    return (bl.load(w, mask=(columns[:, None] < sizes[0]) & inside, other=0, eviction_policy=KEEP),)
+    w, columns, first, step, length, n, k, w_row, BK: bl.constexpr, WARPS: bl.constexpr, KEEP: bl.constexpr
+):  # fmt: skip
+    """Loads the weights of all warps for their steps with this number, nothing from `length` on. KEEP is the weights' eviction policy."""
+    at = (first * BK)[:, None] + step * (WARPS * BK) + bl.arange(0, BK)[None, :]
+    inside = (columns < n)[:, None] & (at < k) & (step < length)
+    return bl.load(w + columns[:, None].to(bl.int64) * w_row + at, mask=inside, other=0, eviction_policy=KEEP)
 
 
-@blocknb.kernel
-def int8_product(total, weights, a):
-    """Adds a step's product to the sums."""
-    return bl.dot(weights[0].to(a.dtype), a.T, total)
+@blocknb.kernel(do_not_specialize=("length",))
+def int8_by_warps(
+    x, w, scale, out, parts, tickets, m, n, k, length, x_row, w_row, out_row,
+    BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, AHEAD: bl.constexpr, SPLITS: bl.constexpr, WARPS: bl.constexpr,
+    KEEP: bl.constexpr,
+):  # fmt: skip
+    """Computes BN columns of out = x @ w.T * scale. Each warp multiplies `length` steps of BK elements of K, and the sums of the warps are
+    added in shared memory. Weights are loaded AHEAD steps ahead into registers, and x one step ahead."""
+    tile, rows = bl.program_id(0), bl.arange(0, BM) + bl.program_id(2) * BM
+    columns, first, at = parts_of_warps(tile, length, BN, BK, WARPS)
+    total = bl.zeros((WARPS * BN, BM), bl.float32)
+    queue = ()
+    for i in bl.static_range(AHEAD):
+        queue += (int8_step(w, columns, first, i, length, n, k, w_row, BK, WARPS, KEEP),)
+    a = activations(x, rows, at, True, m, k, x_row)
+    for step in range(0, length, AHEAD):
+        loaded = ()
+        for i in bl.static_range(AHEAD):
+            following = activations(x, rows, at + (step + i + 1) * (WARPS * BK), step + i + 1 < length, m, k, x_row)
+            total = product_of_warps(total, queue[i].to(a.dtype), a, BN, WARPS)
+            loaded += (int8_step(w, columns, first, step + i + AHEAD, length, n, k, w_row, BK, WARPS, KEEP),)
+            a = following
+        queue = loaded
+    total = bl.sum(total.reshape(WARPS, BN, BM), 0)
+    finish_split(total, scale, out, parts, tickets, m, n, out_row, tile, BM, BN, SPLITS)
 
 
 @blocknb.kernel
 def int8_kernel(
     x, w, scale, out, parts, tickets, m, n, k, length, x_row, w_row, out_row,
-    BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, AHEAD: bl.constexpr, SPLITS: bl.constexpr, KEEP: bl.constexpr,
+    BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, SPLITS: bl.constexpr, KEEP: bl.constexpr,
 ):  # fmt: skip
-    """Computes BN columns of out = x @ w.T * scale from `length` steps of BK elements of K. Weights are loaded AHEAD steps ahead into
-    registers, and x one step ahead; without AHEAD, the compiler copies both to shared memory ahead."""
+    """Computes BN columns of out = x @ w.T * scale from `length` steps of BK elements of K. The compiler copies the operands to shared
+    memory ahead."""
     tile, first = bl.program_id(0), bl.program_id(1) * length
-    columns, rows = tile * BN + bl.arange(0, BN), bl.arange(0, BM) + bl.program_id(2) * BM
-    last = min(first + length, bl.cdiv(k, BK))
+    columns, rows, inner = tile * BN + bl.arange(0, BN), bl.arange(0, BM) + bl.program_id(2) * BM, bl.arange(0, BK)
     total = bl.zeros((BN, BM), bl.float32)
-    arrays, sizes, steps = (w,), (n, k), (w_row,)
-    if AHEAD == 0:
-        for step in range(first, last):
-            y = int8_step(arrays, columns, sizes, steps, step, last, BK, KEEP, False)
-            total = int8_product(total, y, activations(x, rows, step, last, m, k, x_row, BK, False))
-    else:
-        queue = ()
-        for i in bl.static_range(AHEAD):
-            queue += (int8_step(arrays, columns, sizes, steps, first + i, last, BK, KEEP),)
-        a = activations(x, rows, first, last, m, k, x_row, BK)
-        for step in range(first, last, AHEAD):
-            loaded = ()
-            for i in bl.static_range(AHEAD):
-                following = activations(x, rows, step + i + 1, last, m, k, x_row, BK)
-                total = int8_product(total, queue[i], a)
-                loaded += (int8_step(arrays, columns, sizes, steps, step + i + AHEAD, last, BK, KEEP),)
-                a = following
-            queue = loaded
+    for step in range(first, min(first + length, bl.cdiv(k, BK))):
+        at = step * BK + inner
+        inside = (columns[:, None] < n) & (at[None, :] < k)
+        y = w + columns[:, None].to(bl.int64) * w_row + at[None, :]
+        y = bl.load(y, mask=inside, other=0, eviction_policy=KEEP).to(x.dtype.element_ty)
+        total = bl.dot(y, activations(x, rows, at, True, m, k, x_row).T, total)
     finish_split(total, scale, out, parts, tickets, m, n, out_row, tile, BM, BN, SPLITS)
 
 
 @blocknb.kernel
 def int4_step(
-    arrays, columns, sizes, steps, step, last, BK: bl.constexpr, GROUP: bl.constexpr, KEEP: bl.constexpr,
-    LAST: bl.constexpr = True,
+    arrays, columns, first, step, sizes, steps, BK: bl.constexpr, WARPS: bl.constexpr, GROUP: bl.constexpr, KEEP: bl.constexpr
 ):  # fmt: skip
-    """Loads the tiles of weights, scales and zero points for a step along K. With LAST it loads nothing from the step `last` on.
+    """Loads the weights, scales and zero points of all warps for their steps with this number, nothing from `length` on.
 
-    `arrays`: w, scale, zero; `sizes`: n, words; `steps`: the distances of neighbours in the arrays. KEEP: see `int8_step`.
+    `arrays`: w, scale, zero; `sizes`: length, n, words; `steps`: the distances of neighbours in the arrays. KEEP: see `int8_step`.
     """
     w, scale, zero = arrays
-    n, words = sizes
+    length, n, words = sizes
     w_row, s_row, s_group, z_row, z_group = steps
-    packed, group = step * (BK // 2) + bl.arange(0, BK // 2), step // (GROUP // BK)
-    scaled, inside = columns < n, packed[None, :] < words
-    if LAST:
-        scaled, inside = scaled & (step < last), inside & (step < last)
-    w_tile = w + columns[:, None].to(bl.int64) * w_row + packed[None, :]
-    y = bl.load(w_tile, mask=(columns[:, None] < n) & inside, other=0, eviction_policy=KEEP)
+    at = (first * (BK // 2))[:, None] + step * (WARPS * BK // 2) + bl.arange(0, BK // 2)[None, :]
+    inside = (columns < n)[:, None] & (at < words) & (step < length)
+    y = bl.load(w + columns[:, None].to(bl.int64) * w_row + at, mask=inside, other=0, eviction_policy=KEEP)
+    here = first + step * WARPS
+    scaled, group = (columns < n) & (here * (BK // 2) < words) & (step < length), here // (GROUP // BK)
     s = bl.load(scale + columns.to(bl.int64) * s_row + group * s_group, mask=scaled, other=0.0)
     z = s
     if zero is not None:
@@ -171,46 +203,66 @@ def int4_step(
 
 
 @blocknb.kernel
-def int4_product(total, weights, a, WITH_ZEROS: bl.constexpr):
-    """Adds a step's product to the sums. The sums of a group are multiplied by its scale, so that weights are exact in the products."""
-    y, s, z = weights
-    w = bl.join(y & 15, y >> 4).reshape(y.shape[0], 2 * y.shape[1]).to(a.dtype)
+def int4_weights(y, z, dtype: bl.constexpr, WITH_ZEROS: bl.constexpr):
+    """The weights minus their zero points in a byte tile of (columns, BK / 2); the integers are exact."""
+    w = bl.join(y & 15, y >> 4).reshape(y.shape[0], 2 * y.shape[1]).to(dtype)
     if WITH_ZEROS:
-        w = w - z.to(a.dtype)[:, None]
+        w = w - z.to(dtype)[:, None]
     else:
         w = w - 8.0
-    return total + bl.dot(w, a.T) * s.to(bl.float32)[:, None]
+    return w
+
+
+@blocknb.kernel(do_not_specialize=("length",))
+def int4_by_warps(
+    x, w, scale, zero, out, parts, tickets, m, n, k, words, length, x_row, w_row, s_row, s_group, z_row, z_group, out_row,
+    BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, AHEAD: bl.constexpr, SPLITS: bl.constexpr, WARPS: bl.constexpr,
+    GROUP: bl.constexpr, KEEP: bl.constexpr,
+):  # fmt: skip
+    """Computes BN columns of out = x @ ((w - zero) * scale).T as `int8_by_warps`. BK divides GROUP. The sums of a step are multiplied by
+    the scale of its group."""
+    tile, rows = bl.program_id(0), bl.arange(0, BM) + bl.program_id(2) * BM
+    columns, first, at = parts_of_warps(tile, length, BN, BK, WARPS)
+    total, dtype, zeros = bl.zeros((WARPS * BN, BM), bl.float32), x.dtype.element_ty, zero is not None
+    arrays, sizes, steps = (w, scale, zero), (length, n, words), (w_row, s_row, s_group, z_row, z_group)
+    queue = ()
+    for i in bl.static_range(AHEAD):
+        queue += (int4_step(arrays, columns, first, i, sizes, steps, BK, WARPS, GROUP, KEEP),)
+    a = activations(x, rows, at, True, m, k, x_row)
+    for step in range(0, length, AHEAD):
+        loaded = ()
+        for i in bl.static_range(AHEAD):
+            following = activations(x, rows, at + (step + i + 1) * (WARPS * BK), step + i + 1 < length, m, k, x_row)
+            y, s, z = queue[i]
+            zero_sums = bl.zeros((WARPS * BN, BM), bl.float32)
+            product = product_of_warps(zero_sums, int4_weights(y, z, dtype, zeros), a, BN, WARPS)
+            total += product * s.to(bl.float32)[:, None]
+            loaded += (int4_step(arrays, columns, first, step + i + AHEAD, sizes, steps, BK, WARPS, GROUP, KEEP),)
+            a = following
+        queue = loaded
+    total = bl.sum(total.reshape(WARPS, BN, BM), 0)
+    finish_split(total, None, out, parts, tickets, m, n, out_row, tile, BM, BN, SPLITS)
 
 
 @blocknb.kernel
 def int4_kernel(
     x, w, scale, zero, out, parts, tickets, m, n, k, words, length, x_row, w_row, s_row, s_group, z_row, z_group, out_row,
-    BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, AHEAD: bl.constexpr, SPLITS: bl.constexpr, GROUP: bl.constexpr,
-    KEEP: bl.constexpr,
+    BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, SPLITS: bl.constexpr, GROUP: bl.constexpr, KEEP: bl.constexpr,
 ):  # fmt: skip
     """Computes BN columns of out = x @ ((w - zero) * scale).T as `int8_kernel`. BK divides GROUP."""
     tile, first = bl.program_id(0), bl.program_id(1) * length
-    columns, rows = tile * BN + bl.arange(0, BN), bl.arange(0, BM) + bl.program_id(2) * BM
-    last, zeros = min(first + length, bl.cdiv(k, BK)), zero is not None
-    total = bl.zeros((BN, BM), bl.float32)
-    arrays, sizes, steps = (w, scale, zero), (n, words), (w_row, s_row, s_group, z_row, z_group)
-    if AHEAD == 0:
-        for step in range(first, last):
-            y = int4_step(arrays, columns, sizes, steps, step, last, BK, GROUP, KEEP, False)
-            total = int4_product(total, y, activations(x, rows, step, last, m, k, x_row, BK, False), zeros)
-    else:
-        queue = ()
-        for i in bl.static_range(AHEAD):
-            queue += (int4_step(arrays, columns, sizes, steps, first + i, last, BK, GROUP, KEEP),)
-        a = activations(x, rows, first, last, m, k, x_row, BK)
-        for step in range(first, last, AHEAD):
-            loaded = ()
-            for i in bl.static_range(AHEAD):
-                following = activations(x, rows, step + i + 1, last, m, k, x_row, BK)
-                total = int4_product(total, queue[i], a, zeros)
-                loaded += (int4_step(arrays, columns, sizes, steps, step + i + AHEAD, last, BK, GROUP, KEEP),)
-                a = following
-            queue = loaded
+    columns, rows, inner = tile * BN + bl.arange(0, BN), bl.arange(0, BM) + bl.program_id(2) * BM, bl.arange(0, BK)
+    total, zeros = bl.zeros((BN, BM), bl.float32), zero is not None
+    for step in range(first, min(first + length, bl.cdiv(k, BK))):
+        packed, group = step * (BK // 2) + bl.arange(0, BK // 2), step // (GROUP // BK)
+        y = w + columns[:, None].to(bl.int64) * w_row + packed[None, :]
+        y = bl.load(y, mask=(columns[:, None] < n) & (packed[None, :] < words), other=0, eviction_policy=KEEP)
+        s = bl.load(scale + columns.to(bl.int64) * s_row + group * s_group, mask=columns < n, other=0.0)
+        z = s
+        if zero is not None:
+            z = bl.load(zero + columns.to(bl.int64) * z_row + group * z_group, mask=columns < n, other=0.0)
+        a = activations(x, rows, step * BK + inner, True, m, k, x_row)
+        total += bl.dot(int4_weights(y, z, a.dtype, zeros), a.T) * s.to(bl.float32)[:, None]
     finish_split(total, None, out, parts, tickets, m, n, out_row, tile, BM, BN, SPLITS)
 
 
@@ -219,10 +271,16 @@ def choose_quantized(m: int, n: int, k: int, on: Device, bits: int = 8) -> Quant
     depth, rows = 128, next((rows for rows in (8, 16, 32) if m <= rows), ROWS)
     if on.capability == 0:
         return QuantizedTile(max(16, rows), 64, depth, 0, 1, 4, 1)
-    plans = PLANS | PLANS_4_BITS if bits == 4 else PLANS
-    columns, ahead, num_warps, stages, registers, reading = plans[rows]
+    by_warps = rows if on.capability >= 80 else ROWS  # a part of K per warp takes mma.sync of bf16
+    plan = PLANS[by_warps]
+    if by_warps in WHOLE and (bits == 8 or n * k <= FEW_WEIGHTS):
+        columns, _, num_warps, *_, reading = WHOLE[by_warps]
+        wave = reading // num_warps * on.processors
+        plan = WHOLE[by_warps] if wave // 2 <= blocknb.cdiv(n, columns) <= wave else plan
+    columns, ahead, num_warps, stages, registers, reading = plan
     tiles = blocknb.cdiv(n, columns) * blocknb.cdiv(m, rows)
-    splits = max(1, min(round(reading * on.processors / (tiles * num_warps)), k // LEAST_SPLIT, MOST_SPLITS))
+    most = k // (depth * num_warps * ahead) if ahead else k // LEAST_SPLIT
+    splits = max(1, min(round(reading * on.processors / (tiles * num_warps)), most, MOST_SPLITS))
     return QuantizedTile(rows, columns, depth, ahead, splits, num_warps, stages, registers)
 
 
@@ -247,9 +305,10 @@ def matmul_int8(x: Any, w: Any, scales: Any, out: Any = None, *, tile: Quantized
     t = tile or choose_quantized(m, n, k, device(x))
     grid, length, parts, tickets = _splits(x, m, n, k, t)
     keep = STREAMED if grid[2] == 1 else ""
-    int8_kernel[grid](
+    kernel = int8_by_warps if t.ahead else int8_kernel
+    kernel[grid](
         x, w, scales, out, parts, tickets, m, n, k, length, strides(x)[0], strides(w)[0], strides(out)[0],
-        BM=t.rows, BN=t.columns, BK=t.depth, AHEAD=t.ahead, SPLITS=grid[1], KEEP=keep, **t.options,
+        SPLITS=grid[1], KEEP=keep, **t.constants, **t.options,
     )  # fmt: skip
     return out
 
@@ -282,10 +341,10 @@ def matmul_int4(
     grid, length, parts, tickets = _splits(x, m, n, k, t)
     keep = STREAMED if grid[2] == 1 else ""
     z = (0, 0) if zeros is None else strides(zeros)
-    int4_kernel[grid](
+    kernel = int4_by_warps if t.ahead else int4_kernel
+    kernel[grid](
         x, w, scales, zeros, out, parts, tickets, m, n, k, k // 2, length, strides(x)[0], strides(w)[0], *strides(scales), *z,
-        strides(out)[0], BM=t.rows, BN=t.columns, BK=t.depth, AHEAD=t.ahead, SPLITS=grid[1], GROUP=group,
-        KEEP=keep, **t.options,
+        strides(out)[0], SPLITS=grid[1], GROUP=group, KEEP=keep, **t.constants, **t.options,
     )  # fmt: skip
     return out
 
@@ -315,10 +374,10 @@ def _checked(x: Any, w: Any, out: Any, packed: int, kind: str) -> tuple[int, int
 
 
 def _splits(x: Any, m: int, n: int, k: int, t: QuantizedTile) -> tuple[tuple[int, int, int], int, Any, Any]:
-    """The grid, the steps along K per split, the array of partial sums, and the tickets."""
+    """The grid, the steps along K per part of a split, the array of partial sums, and the tickets."""
     steps = max(1, blocknb.cdiv(k, t.depth))
-    length = blocknb.cdiv(steps, t.splits)
-    splits = blocknb.cdiv(steps, length)
+    length = blocknb.cdiv(steps, t.splits * t.parts)
+    splits = blocknb.cdiv(steps, length * t.parts)
     grid = blocknb.cdiv(n, t.columns), splits, blocknb.cdiv(m, t.rows)
     if splits == 1:
         return grid, length, None, None

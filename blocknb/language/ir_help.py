@@ -70,6 +70,7 @@ ATTRIBUTES = {
     "shape": "The shape of the result.",
     "site": "The number of the access in reports.",
     "split_of": "The store is a part of the store with this id.",
+    "stacked": "So many matrices lie below each other in each operand, and are multiplied in pairs.",
     "stages": "The number of stages of the circular buffer, or of mbarriers.",
     "start": "The first number of the range.",
     "take": "Takes the lock; otherwise releases it.",

@@ -298,6 +298,14 @@ def operand_b(shape: Sequence[int], instruction: MmaInstruction, warps_per_cta: 
     return _fragments(shape, instruction.b, (instruction.k, instruction.n), warps_per_cta, inner=0, shared_axis=0)
 
 
+def stacked_operand_b(shape: Sequence[int], instruction: MmaInstruction, stacked: int) -> Layout | None:
+    """The layout of K x N operands below each other, one per warp; `shape` is that of all of them."""
+    one = operand_b((shape[0] // stacked, shape[1]), instruction, (1, 1))
+    if one is None:
+        return None
+    return Layout(tuple(shape), one.reg, one.lane, tuple(one.size << bit for bit in range(log2(stacked))))
+
+
 def neighbours_along_k(layout: Layout, axis: int, run: int) -> Layout:
     """The layout of an operand of m16n8k16 whose K is renumbered, so that each thread holds `run` neighbours along it.
 

@@ -30,7 +30,7 @@ def convert(x, y, SHIFT: bl.constexpr, MASK: bl.constexpr, MINUS: bl.constexpr, 
 
 
 def lowered(kernel: Any, arguments: dict[str, Any], target: str = "sm_90a", **options: Any) -> Func:
-    func = Case(kernel.__name__, kernel, dict, dict).parse(arguments, **options)
+    func = Case(kernel.__name__, kernel, dict, dict).parse(arguments, Target.parse(target), **options)
     return passes.run(func, Target.parse(target), ())[0]
 
 
@@ -52,22 +52,24 @@ def test_converted_pairs_are_the_integers(source, shift, mask, result):
     exact = (x >> shift & mask if mask else x).astype(np.float32).astype(result).astype(np.float32) - 8
     np.testing.assert_array_equal(y, exact.astype(result))
     text = gpu.generate(func, Target.parse("sm_90a")).text
-    fits = result is np.float16 or (mask or 255) < 128  # bf16 has room for seven bits
+    signed = source == "int8" and not mask  # minus 128 and plus 128, or one of both, by the sign
+    fits = result is np.float16 or (mask or 255) < 128 or signed  # bf16 has room for seven bits
     assert ("llvm.nvvm.prmt" in text) == fits
 
 
-def arguments_of(m: int, n: int, k: int, dtype: Any, splits: int) -> dict[str, Any]:
+def arguments_of(m: int, n: int, k: int, dtype: Any, splits: int, ahead: int) -> dict[str, Any]:
+    """The arguments of a product; with `ahead`, each of four warps has a part of K, and all have the same 16 columns."""
     rng = np.random.default_rng(0)
     arrays = {"x": rng.standard_normal((m, k)).astype(dtype), "out": np.full((m, n), np.nan, dtype)}
     arrays |= {"parts": np.full(1 << 15, np.nan, np.float32), "tickets": np.zeros(8, np.int32)}
+    arrays |= {"AHEAD": ahead, "WARPS": 4, "BN": 16} if ahead else {"BN": 64}
     return arrays | {
         "m": m,
         "n": n,
         "k": k,
-        "length": k // 128 // splits,
+        "length": -(-k // 128 // splits // (4 if ahead else 1)),
         "x_row": k,
         "out_row": n,
-        "BN": 64,
         "BK": 128,
         "SPLITS": splits,
     }
@@ -75,7 +77,7 @@ def arguments_of(m: int, n: int, k: int, dtype: Any, splits: int) -> dict[str, A
 
 def run(kernel: Any, arguments: dict[str, Any], **options: Any) -> Func:
     func = lowered(kernel, arguments, num_warps=4, **options)
-    grid = -(-arguments["n"] // 64), arguments["SPLITS"], -(-arguments["m"] // arguments["BM"])
+    grid = -(-arguments["n"] // arguments["BN"]), arguments["SPLITS"], -(-arguments["m"] // arguments["BM"])
     reports.run(func, arguments, grid, "sm_90a")
     assert not arguments["tickets"].any()
     return func
@@ -96,14 +98,15 @@ SHAPES = [
 
 @pytest.mark.parametrize(("dtype", "rows", "splits", "ahead", "stages"), SHAPES)
 def test_int8_kernel_matches_float64(dtype, rows, splits, ahead, stages):
-    given = arguments_of(5, 96, 512, dtype, splits)
+    given = arguments_of(5, 96, 640, dtype, splits, ahead)
     rng = np.random.default_rng(1)
     given |= {
-        "w": rng.integers(-128, 128, (96, 512), dtype=np.int8),
+        "w": rng.integers(-128, 128, (96, 640), dtype=np.int8),
         "scale": rng.random(96).astype(np.float32),
-        "w_row": 512,
+        "w_row": 640,
     }
-    func = run(quantized.int8_kernel, given | {"BM": rows, "AHEAD": ahead, "KEEP": STREAMED}, num_stages=stages)
+    kernel = quantized.int8_by_warps if ahead else quantized.int8_kernel
+    func = run(kernel, given | {"BM": rows, "KEEP": STREAMED}, num_stages=stages)
     close(given["out"], given["x"].astype(float) @ (given["w"] * given["scale"][:, None].astype(float)).T)
     assert all(("run" in op.attrs) == (stages == 1) for op in func.ops() if op.name == "dot")
 
@@ -111,7 +114,7 @@ def test_int8_kernel_matches_float64(dtype, rows, splits, ahead, stages):
 @pytest.mark.parametrize("zeros", [pytest.param(False, marks=MORE), True])
 @pytest.mark.parametrize(("dtype", "rows", "splits", "ahead", "stages"), SHAPES)
 def test_int4_kernel_matches_float64(dtype, rows, splits, ahead, stages, zeros):
-    given = arguments_of(5, 96, 512, dtype, splits)
+    given = arguments_of(5, 96, 512, dtype, splits, ahead)
     rng = np.random.default_rng(1)
     w, z = rng.integers(0, 256, (96, 256), dtype=np.uint8), rng.integers(0, 16, (96, 4)).astype(np.uint8)
     given |= {
@@ -122,7 +125,8 @@ def test_int4_kernel_matches_float64(dtype, rows, splits, ahead, stages, zeros):
         "w_row": 256,
     }
     given |= {"s_row": 4, "s_group": 1, "z_row": 4, "z_group": 1, "GROUP": 128}
-    run(quantized.int4_kernel, given | {"BM": rows, "AHEAD": ahead, "KEEP": STREAMED}, num_stages=stages)
+    kernel = quantized.int4_by_warps if ahead else quantized.int4_kernel
+    run(kernel, given | {"BM": rows, "KEEP": STREAMED}, num_stages=stages)
     numbers = np.stack([w & 15, w >> 4], 2).reshape(96, 4, 128).astype(float) - (z[:, :, None] if zeros else 8)
     close(
         given["out"], given["x"].astype(float) @ (numbers * given["scale"].astype(float)[:, :, None]).reshape(96, 512).T

@@ -53,8 +53,8 @@ def test_a_broadcast_layout_has_the_operands_layout_as_its_inverse(axis):
 
 def compiled(kernel: Any, arguments: dict[str, Any], **options: Any) -> tuple[Func, list[str]]:
     """The memory IR for sm_90a, and all notes."""
-    func = Case(kernel.__name__, kernel, dict, dict).parse(arguments, **options)
-    func, stages = passes.run(func, Target.parse("sm_90a"), ())
+    func = Case(kernel.__name__, kernel, dict, dict).parse(arguments, target := Target.parse("sm_90a"), **options)
+    func, stages = passes.run(func, target, ())
     return func, [note.text for stage in stages for note in stage.notes]
 
 
@@ -78,20 +78,21 @@ def int8_arguments(**more: Any) -> dict[str, Any]:
 
 
 def test_weights_go_from_memory_to_fragments_without_shared_memory():
-    func, notes = compiled(quantized.int8_kernel, int8_arguments(AHEAD=1, SPLITS=1), num_warps=4, num_stages=1)
+    by_warps = int8_arguments(AHEAD=1, SPLITS=1, WARPS=4, BN=16)
+    func, notes = compiled(quantized.int8_by_warps, by_warps, num_warps=4, num_stages=1)
     dots = [op for op in func.ops() if op.name == "dot"]
-    assert len(dots) == 1 and all(op.attrs["run"] == 16 for op in dots)
+    assert [(op.attrs["run"], op.attrs["stacked"], op.attrs["warps"]) for op in dots] == [(16, 4, (4, 1))]
     stored = [op.args[1].type.dtype.name for op in func.ops() if op.name == "local_store"]
     assert "int8" not in stored and stored.count("fp16") <= 1  # the result
     loads = [op for op in func.ops() if op.name == "load" and op.result.type.dtype.name == "int8"]
     assert {op.attrs["vec"] for op in loads} == {16}
-    _, without = compiled(quantized.int8_kernel, int8_arguments(AHEAD=1, SPLITS=1), num_warps=4, num_stages=3)
+    _, without = compiled(quantized.int8_by_warps, by_warps, num_warps=4, num_stages=3)
     assert any("neighbours of A along K" in text for text in notes)
     assert not any("neighbours of A along K" in text for text in without)
 
 
 def test_tma_copies_tiles_before_an_acquiring_atomic():
-    _, notes = compiled(quantized.int8_kernel, int8_arguments(AHEAD=0, SPLITS=2), num_warps=4, num_stages=4)
+    _, notes = compiled(quantized.int8_kernel, int8_arguments(SPLITS=2), num_warps=4, num_stages=4)
     assert sum("copied by TMA" in text for text in notes) == 2
     assert any(text.startswith("not persistent: the atomic") for text in notes)
 

@@ -6,6 +6,7 @@ of a row of A, and several neighbouring columns of B, in one access of up to 16 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from blocknb.codegen.gpu.buffers import Buffers
@@ -58,9 +59,11 @@ class OuterProducts:
     def __init__(self, text: TextWriter, buffers: Buffers, op: Op):
         self.text, (self.a, self.b, self.c) = text, op.args
         layout = self.c.type.layout
-        self.rows, self.row_of = parts(layout, 0)
-        self.columns, self.column_of = parts(layout, 1)
-        self.left, self.right = SharedOperand(buffers, self.a, layout, 0), SharedOperand(buffers, self.b, layout, 1)
+        self.rows, self.row_of = parts(layout, OperandPlaces(layout, 0))
+        places = OperandPlaces(layout, 1, op.attrs.get("stacked", 1), math.prod(self.b.type.shape))
+        self.columns, self.column_of = parts(layout, places)
+        self.left = SharedOperand(buffers, self.a, layout, OperandPlaces(layout, 0))
+        self.right = SharedOperand(buffers, self.b, layout, places)
         self.width = neighbours(layout, 1, self.columns, WIDEST // self.right.bytes)
 
     def added(self, sums: list[str], steps: int, index: str = "") -> list[str]:
@@ -90,10 +93,25 @@ class OuterProducts:
         return cast(self.text, x, operand.type.dtype, self.c.type.dtype)
 
 
-def parts(layout: Layout, axis: int) -> tuple[list[int], list[int]]:
-    """The distinct coordinates of a thread's registers along an axis, and for each register the number of its coordinate."""
-    low = layout.dim_bits(axis).start
-    coordinates = [(index & layout.dim_mask(axis)) >> low for index in layout.register_indices]
+class OperandPlaces:
+    """Which row of A or column of B an element of the result needs. With `stacked` matrices below each other in B, of `size` elements
+    together, a coordinate of B is the distance of the column's first element in memory."""
+
+    def __init__(self, layout: Layout, axis: int, stacked: int = 1, size: int = 0):
+        self.axis, self.mask, self.low = axis, layout.dim_mask(axis), layout.dim_bits(axis).start
+        self.first = layout.index_bits - (
+            stacked.bit_length() - 1
+        )  # the bit of the result's index from which on it counts matrices
+        self.apart = size // stacked
+
+    def coordinate(self, index: int) -> int:
+        number = index >> self.first if self.axis == 1 else 0
+        return ((index & self.mask) >> self.low) + number * self.apart
+
+
+def parts(layout: Layout, places: OperandPlaces) -> tuple[list[int], list[int]]:
+    """The distinct coordinates of a thread's registers, and for each register the number of its coordinate."""
+    coordinates = [places.coordinate(index) for index in layout.register_indices]
     distinct = sorted(set(coordinates))
     return distinct, [distinct.index(x) for x in coordinates]
 
@@ -113,15 +131,14 @@ def neighbours(layout: Layout, axis: int, coordinates: Sequence[int], most: int)
 class SharedOperand:
     """Elements of A[row, k] or B[k, column] in shared memory. `bytes` are those of an element."""
 
-    def __init__(self, buffers: Buffers, buffer: Value, layout: Layout, axis: int):
-        self.text, self.buffer, self.axis = buffers.text, buffer, axis
+    def __init__(self, buffers: Buffers, buffer: Value, layout: Layout, places: OperandPlaces):
+        self.text, self.buffer, self.axis = buffers.text, buffer, places.axis
         self.extent = buffer.type.shape[1]  # elements from one row to the next
-        low, mask = layout.dim_bits(axis).start, layout.dim_mask(axis)
         self.bytes = memory_bits(buffer.type.dtype) // 8
-        self.stride = self.extent if axis == 0 else 1
+        self.stride = self.extent if self.axis == 0 else 1
 
         def place(bases: Sequence[int]) -> tuple[int, ...]:
-            return tuple(((basis & mask) >> low) * self.stride for basis in bases)
+            return tuple(places.coordinate(basis) * self.stride for basis in bases)
 
         self.address = buffers.elements(buffer, place(layout.lane), place(layout.warp))
 

@@ -98,8 +98,15 @@ class PackedConversions:
             if op.name == "cast":
                 found = op.args[0].type.dtype.kind in ("int", "uint")
             else:
+                operands = op.args
                 arithmetic = op.name in FLOAT and value.type.dtype == t.float16
-                found = (op.name in MOVES or op.name == "select" or arithmetic) and any(map(self.is_converted, op.args))
+                if op.name in ("add", "sub") and not arithmetic and self.integer_in(op.args[1], 0) is not None:
+                    arithmetic, operands = (
+                        True,
+                        op.args[:1],
+                    )  # of bf16 only what one subtraction computes without an error
+                moves = op.name in MOVES or op.name == "select"
+                found = (moves or arithmetic) and any(map(self.is_converted, operands))
             self.converted[value] = found
         return self.converted[value]
 
@@ -177,12 +184,19 @@ class PackedConversions:
             return self.field(op.args[0], register)
         if op.name not in ("add", "sub") or (field := self.whole(op.args[0], register)) is None:
             return None
-        made = self.defs.get(self.origin(op.args[1], element_register(op.args[1], register))[0])
-        if made is None or made.name != "const" or made.attrs["value"] != int(made.attrs["value"]):
+        constant = self.integer_in(op.args[1], register)
+        if constant is None:
             return None
-        number = int(made.attrs["value"]) * (1 if op.name == "sub" else -1)
+        number = constant * (1 if op.name == "sub" else -1)
         field = field.closed()._replace(minus=field.closed().minus + number)
         return field if max(map(abs, field.range)) <= FORMATS[value.type.dtype].base else None
+
+    def integer_in(self, value: Value, register: int) -> int | None:
+        """The integer that a constant float is; None for any other value."""
+        made = self.defs.get(self.origin(value, element_register(value, register))[0])
+        if made is None or made.name != "const" or made.attrs["value"] != int(made.attrs["value"]):
+            return None
+        return int(made.attrs["value"])
 
     def plain(self, value: Value, low: int, high: int) -> str:
         """Two registers of any tile as a vector."""
@@ -238,7 +252,7 @@ class PackedConversions:
         form, dtype = FORMATS[value.type.dtype], value.type.dtype
         places = [self.place(x.closed(), form) for x in (low, high)]
         if places[0] is None or places[1] is None:
-            return None
+            return self.signed_bytes(value, low.closed(), high.closed())
         (a, byte_a, bit_a), (b, byte_b, bit_b) = places[0], places[1]
         fields = (low.closed(), bit_a), (high.closed(), bit_b)
         mask, code = 0, 0
@@ -259,6 +273,27 @@ class PackedConversions:
         factor = self.opaque(int(factors[0]) | int(factors[1]) << 16)
         operands = (vector, self.text.emit(f"bitcast i32 {factor} to {vector}")), (vector, f"<{', '.join(terms)}>")
         return self.text.call(vector, f"llvm.fma.{suffix}", (vector, bits), *operands)
+
+    def signed_bytes(self, value: Value, low: IntegerField, high: IntegerField) -> str | None:
+        """Two signed bytes as bf16, which has room for seven bits: 128 plus the lower seven bits, minus 128 or 256 by the sign.
+
+        With the code of 128, the sign is the last bit of the exponent: it makes 256. So both terms are bits of the same word.
+        """
+        form = FORMATS[t.bfloat16]
+        if value.type.dtype != t.bfloat16 or any((x.mask, x.minus) != (255, 128) for x in (low, high)):
+            return None
+        places = [self.place(x, FORMATS[t.float16]) for x in (low, high)]
+        if places[0] is None or places[1] is None or places[0][2] or places[1][2]:
+            return None
+        (a, byte_a, _), (b, byte_b, _) = places[0], places[1]
+        word = a if a == b and (byte_a, byte_b) == (0, 2) else self.two_bytes(a, b, byte_a, byte_b)
+        vector, terms = self.vector(value), []
+        for mask, given in ((0x7F, 0), (0x80, 0x80)):  # a sign that is not flipped is the flipped one's complement
+            flips = [(x.flip ^ given) & mask for x in (low, high)]
+            code = form.code << 16 | form.code | flips[1] << 16 | flips[0]
+            masked = self.text.emit(f"and i32 {word}, {self.opaque(mask << 16 | mask)}")
+            terms.append(self.text.emit(f"bitcast i32 {self.text.emit(f'xor i32 {masked}, {code}')} to {vector}"))
+        return self.text.emit(f"fsub {vector} {terms[0]}, {terms[1]}")
 
     def opaque(self, number: int) -> str:
         """A number that the kernel loads from constant memory when it begins. An instruction has room for one constant, and the second one

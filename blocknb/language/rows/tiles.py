@@ -219,7 +219,7 @@ def scan(types, attrs):
 @op(
     "dot",
     operands="a b c",
-    attrs="precision instr layout warps registers in_flight transposed permuted_rows",
+    attrs="precision stacked instr layout warps registers in_flight transposed permuted_rows",
     traits="reads_buffers exchanges",
 )
 def dot(types, attrs):
@@ -234,8 +234,9 @@ def dot(types, attrs):
         tl.sum(tl.dot(x, y))  # 4096.0
 
     IR:
-        `precision` of fp32 operands is tf32, tf32x3 or ieee. A pass sets the others. `instr` is the tensor-core instruction. `warps`
-        tells how many warps divide the rows and the columns of the result. `registers` marks a wgmma whose A is in registers.
+        `precision` of fp32 operands is tf32, tf32x3 or ieee. `stacked` is the number of matrices that lie below each other in A, B and
+        the result, and are multiplied in pairs; without it, it is 1. A pass sets the others. `instr` is the tensor-core instruction.
+        `warps` tells how many warps divide the rows and the columns of the result. `registers` marks a wgmma whose A is in registers.
         `in_flight` is the number of wgmma, this one included, that may be in flight after the op; until a `dot_wait` only other
         products may add to the result. `transposed` names the operands (0: a, 1: b) whose buffers hold their transposes.
         `permuted_rows` permutes the rows of A, see `layouts.wgmma.permuted_rows`.
@@ -243,7 +244,8 @@ def dot(types, attrs):
     a, b, c = types
     need(len(a.shape) == 2 == len(b.shape), f"dot takes matrices, not {a.shape} and {b.shape}")
     m, n = (x.shape[:: -1 if side in attrs.get("transposed", ()) else 1] for side, x in enumerate((a, b)))
-    need(m[1] == n[0], f"dot of {m} and {n}: inner sizes differ")
+    stacked = attrs.get("stacked", 1)
+    need(m[1] * stacked == n[0] and not m[0] % stacked, f"dot of {m} and {n}: inner sizes differ")
     need(c.shape == (m[0], n[1]), f"the accumulator is {c.shape} for {m} times {n}")
     fp8 = all(x.dtype.is_fp8() and x.dtype != t.float8e4b15 for x in (a, b))
     need(fp8 or (a.dtype == b.dtype != t.float8e4b15), f"dot of {a.dtype} and {b.dtype}")

@@ -67,6 +67,8 @@ def select_mma(func: Func, target: Target, notes: Notes) -> Func:
             return NotImplemented
         a, _, c = (x.type for x in op.args)
         warps = tables.choose_warps(c.shape, func.attrs["num_warps"], instruction, rows_only=op.result in chained)
+        if "stacked" in op.attrs:  # the frontend makes such a product for as many pairs of matrices as there are warps
+            warps = func.attrs["num_warps"], 1
         layout = tables.accumulator(c.shape, instruction, warps)
         attrs = {**op.attrs, "instr": instruction.name, "layout": layout, "warps": warps}
         if run := direct.run(op):
@@ -155,7 +157,7 @@ def choose(op: Op, target: Target) -> tuple[tables.MmaInstruction | None, str]:
     instruction = tables.find_mma(operand, c.dtype.name, target.capability)
     if instruction is None:
         return None, f"{target.arch} has no mma.sync for {operand} operands and a {c.dtype.name} accumulator"
-    why = tables.mma_refusal(instruction, c.shape[0], c.shape[1], a.shape[1])
+    why = tables.mma_refusal(instruction, c.shape[0] // op.attrs.get("stacked", 1), c.shape[1], a.shape[1])
     return (None, why) if why else (instruction, "")
 
 
@@ -178,6 +180,8 @@ def operand_layouts(op: Op) -> tuple[Layout | None, Layout | None]:
         layout = wgmma.register_layout(a, instruction, (warps[0] // instruction.warps, warps[1]))
         return wgmma.permuted_rows(layout) if op.attrs.get("permuted_rows") else layout, None
     first, second = tables.operand_a(a, instruction, warps), tables.operand_b(b, instruction, warps)
+    if "stacked" in op.attrs:
+        second = tables.stacked_operand_b(b, instruction, op.attrs["stacked"])
     assert first is not None, "tensorcore chose an instruction that does not fit"
     assert second is not None, "tensorcore chose an instruction that does not fit"
     if run := op.attrs.get("run"):

@@ -93,6 +93,8 @@ class WgmmaSelection:
         """The dot with its wgmma, or None and the reason against it, as a phrase."""
         op = op.replace(args=(*self.factors(op), op.args[2]))
         a, b, c = (x.type for x in op.args)
+        if op.attrs.get("stacked"):
+            return None, "each warp multiplies matrices of its own"
         if op.attrs.get("precision", "tf32") != "tf32":
             return None, f"the kernel asks for {op.attrs['precision']} precision"
         row = table.find(multiplied(a.dtype), multiplied(b.dtype), c.dtype.name)
