@@ -24,7 +24,7 @@ from blocknb.passes.tile.register_prefetch import ROOM
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-LEAST = 16  # registers per thread of the loads of an iteration, four vectors; for two, cross entropy lost 3 to 7 % by its occupancy
+LEAST = 8  # registers per thread of the loads of an iteration, two vectors, which ptxas may load one after the other
 MOST = 64  # registers per thread for loads in flight
 BRANCHES = (
     96  # of 256 registers per thread, for the loads of a branch in a loop with products: few warps hide their latency
