@@ -24,7 +24,9 @@ from blocknb.passes.tile.register_prefetch import ROOM
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-LEAST = 8  # registers per thread of the loads of an iteration, two vectors, which ptxas may load one after the other
+LEAST = 16  # registers per thread of the loads of an iteration, four vectors; for two, cross entropy lost 3 to 7 % by its occupancy
+TWO_VECTORS = 8  # registers per thread: loads of one tile, or of an iteration, that ptxas orders by itself if it may take registers
+BUDGET = 64  # registers per thread with which 32 warps are resident on an SM
 MOST = 64  # registers per thread for loads in flight
 BRANCHES = (
     96  # of 256 registers per thread, for the loads of a branch in a loop with products: few warps hide their latency
@@ -34,8 +36,8 @@ COMPUTED = ("exp", "exp2", "log", "log2")
 
 
 def applies(func: Func, target: Target) -> bool:
-    """Whether a loop loads tiles, also in its branches."""
-    return any(op.name == "for" and any(x.name == "load" for x in walk(op.blocks[0])) for op in func.ops())
+    """Whether anything is loaded."""
+    return any(op.name == "load" for op in func.ops())
 
 
 @gpu_pass(optional=True, applies=applies)
@@ -74,11 +76,16 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
         }
     """
     planner = EarlyLoads(func, notes)
+    planner.once()
     for op in func.ops():
         if op.name == "for":
             planner.loop(op)
             planner.branches(op)
-    return rebuild(func, moving(planner.moved)) if planner.moved else func
+    if planner.moved:
+        return rebuild(func, moving(planner.moved))
+    if planner.scalars:
+        func = func.replace(body=planner.scalars_first())
+    return func.with_attrs(min_ctas=planner.min_ctas) if planner.min_ctas else func
 
 
 class EarlyLoads(PipeliningLegality):
@@ -89,6 +96,8 @@ class EarlyLoads(PipeliningLegality):
         self.threads = 32 * func.attrs["num_warps"]
         self.liveness = Liveness(func, self.threads)
         self.moved: dict[Block, list[Op]] = {}
+        self.min_ctas = 0
+        self.scalars: list[Op] = []
 
     def loop(self, loop: Op) -> None:
         """Plans the loads of a loop, if they are worth it."""
@@ -104,6 +113,8 @@ class EarlyLoads(PipeliningLegality):
         left = min(MOST, min(256, 65536 // self.threads) - ROOM - self.liveness.peak(loop))
         if LEAST <= needs <= left:
             self.move(loop.blocks[0], first, needs, "an iteration", True)
+        elif TWO_VECTORS <= needs < LEAST and self.liveness.peak(loop) + ROOM <= 2 * BUDGET:
+            self.allow(first[-1], BUDGET if self.liveness.peak(loop) + ROOM <= BUDGET else 2 * BUDGET)
 
     def branches(self, loop: Op) -> None:
         """Plans the loads of each branch of a loop with products, if they are worth it."""
@@ -114,6 +125,46 @@ class EarlyLoads(PipeliningLegality):
             first, needs = self.loads_of(block)
             if LEAST <= needs <= BRANCHES * min(256, 65536 // self.threads) // 256 and block not in self.moved:
                 self.move(block, first, needs, "a branch", "clock")
+
+    def allow(self, load: Op, budget: int) -> None:
+        """Lets ptxas take this number of registers per thread."""
+        self.min_ctas = min(32, max(1, 65536 // (budget * self.threads)))
+        self.notes(load, f"machine code may take {budget} registers per thread, so that several vectors are in flight")
+
+    def once(self) -> None:
+        """Plans the loads outside of loops: scalars move before the first tile, and a tile that is only reduced arrives as a whole."""
+        block = self.func.body
+        tiles = [op for op in block.ops if op.name == "load" and op.result.type.shape]
+        if not tiles:
+            return
+        sizes = {op: registers(op.result, self.threads) for op in tiles}
+        if not any(op.name in LOOPS or op.name == "dot" for op in self.func.ops()):
+            large = [op for op in tiles if sizes[op] >= TWO_VECTORS]
+            if large and all(self.only_reduced(op.result) for op in large):
+                self.allow(large[-1], BUDGET)
+        start = block.ops.index(tiles[0])
+        for position, op in enumerate(block.ops[start:], start):
+            if why_none_within(inside_of([op])):
+                break
+            if op.name == "load" and not op.result.type.shape and not op.attrs.get("volatile"):
+                behind = self.behind(op, block.ops[start:])
+                if behind is not None and not self.why_not_read_early(op, inside_of(block.ops[start:position])):
+                    self.scalars += [x for x in (*behind, op) if x not in self.scalars]
+
+    def scalars_first(self) -> Block:
+        """The function's body with loads of scalars before the first tile."""
+        body = self.func.body
+        ids = {op.id for op in self.scalars}
+        ops = [op for op in body.ops if op.id not in ids]
+        at = next(i for i, op in enumerate(ops) if op.name == "load" and op.result.type.shape)
+        return Block(body.args, (*ops[:at], *self.scalars, *ops[at:]))
+
+    def only_reduced(self, value: Value) -> bool:
+        """Whether a tile only leads to reductions, by elementwise operations."""
+        users = [op for op, _ in self.users[value]]
+        return bool(users) and all(
+            op.name == "reduce" or (OPS[op.name].kind == "elementwise" and self.only_reduced(op.result)) for op in users
+        )
 
     def loads_of(self, block: Block) -> tuple[list[Op], int]:
         """The ops that can move to the head of a block, the last one a load, and the registers per thread that their loads take."""
