@@ -140,7 +140,7 @@ class EarlyLoads(PipeliningLegality):
         sizes = {op: registers(op.result, self.threads) for op in tiles}
         if not any(op.name in LOOPS or op.name == "dot" for op in self.func.ops()):
             large = [op for op in tiles if sizes[op] >= TWO_VECTORS]
-            if large and all(self.only_reduced(op.result) for op in large):
+            if large and all(self.only_reduced(op.result, sizes[op] > BUDGET // 2) for op in large):
                 self.allow(large[-1], BUDGET)
         start = block.ops.index(tiles[0])
         for position, op in enumerate(block.ops[start:], start):
@@ -159,11 +159,14 @@ class EarlyLoads(PipeliningLegality):
         at = next(i for i, op in enumerate(ops) if op.name == "load" and op.result.type.shape)
         return Block(body.args, (*ops[:at], *self.scalars, *ops[at:]))
 
-    def only_reduced(self, value: Value) -> bool:
-        """Whether a tile only leads to reductions, by elementwise operations."""
+    def only_reduced(self, value: Value, alone: bool) -> bool:
+        """Whether a tile only leads to reductions, by elementwise operations; `alone`: to reductions of no other tiles."""
         users = [op for op, _ in self.users[value]]
         return bool(users) and all(
-            op.name == "reduce" or (OPS[op.name].kind == "elementwise" and self.only_reduced(op.result)) for op in users
+            (not alone or len(op.args) == 1)
+            if op.name == "reduce"
+            else OPS[op.name].kind == "elementwise" and self.only_reduced(op.result, alone)
+            for op in users
         )
 
     def loads_of(self, block: Block) -> tuple[list[Op], int]:
