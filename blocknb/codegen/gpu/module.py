@@ -118,7 +118,8 @@ def footer(func: Func, threads: int, programs: int) -> list[str]:
     """The attributes of the kernel and of the calls in it."""
     # By default ptxas spills values for a later iteration, to make room for one more program on an SM.
     ahead = any(op.attrs.get("scheduling_barrier") for op in func.ops())
-    resident = warp_specialization.resident(func, threads) or func.attrs.get("min_ctas") or int(ahead)
+    of_loads = -(-func.attrs.get("min_ctas", 0) // programs)
+    resident = warp_specialization.resident(func, threads) or of_loads or int(ahead)
     most = func.attrs.get("maxnreg")
     least = f' "nvvm.minctasm"="{resident}"' if resident and not most else ""
     if most:  # ptxas takes one of both limits

@@ -5,6 +5,10 @@ then waits for the latency of memory once per vector. A scheduling barrier after
 The accumulators of such a loop leave enough registers for the loaded vectors. The same holds for a branch in a loop with products, whose
 loads no asynchronous copy replaces.
 
+Fewer vectors need no barrier. ptxas aims at the most warps per SM, and orders the loads by itself if it may take more registers
+(`.minnctapersm`). Outside of loops, a scalar or a short vector is loaded before the first large tile, because a conversion or a
+reduction of that tile would delay the load.
+
 Source: Volkov, "Better Performance at Lower Occupancy" (GTC 2010).
 """
 
@@ -25,9 +29,12 @@ from blocknb.target import Target
 from blocknb.trace import Notes
 
 LEAST = 16  # registers per thread of the loads of an iteration, four vectors; for two, cross entropy lost 3 to 7 % by its occupancy
-TWO_VECTORS = 8  # registers per thread: loads of one tile, or of an iteration, that ptxas orders by itself if it may take registers
-BUDGET = 64  # registers per thread with which 32 warps are resident on an SM
+PAIR = 8  # registers per thread of two vectors, which take no scheduling barrier, but a budget of registers
 MOST = 64  # registers per thread for loads in flight
+BUDGETS = (64, 128)  # registers per thread, with which 32 and 16 warps are resident on an SM
+FEW_THREADS = 512  # per SM: loops that leave room for no more hide little latency, so each register that occupancy leaves is free
+SHORT = 2  # registers per thread of a short vector
+REGISTERS, MOST_CTAS = 65536, 32  # per SM
 BRANCHES = (
     96  # of 256 registers per thread, for the loads of a branch in a loop with products: few warps hide their latency
 )
@@ -36,8 +43,8 @@ COMPUTED = ("exp", "exp2", "log", "log2")
 
 
 def applies(func: Func, target: Target) -> bool:
-    """Whether anything is loaded."""
-    return any(op.name == "load" for op in func.ops())
+    """Whether tiles are loaded."""
+    return any(op.name == "load" and op.result.type.shape for op in func.ops())
 
 
 @gpu_pass(optional=True, applies=applies)
@@ -45,10 +52,11 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
     """Issues all loads of an iteration before its arithmetic
 
     When: a loop without products loads between 16 and 64 registers per thread and iteration, and no earlier pass prefetches them. Or a
-    branch in a loop with products loads between 16 and 96.
+    branch in a loop with products loads between 16 and 96. Or loads stand outside of loops.
 
     What: the loads move to the head of the iteration or branch, with their addresses and masks. Machine code issues all of them before it
-    uses the first one.
+    uses the first one. For fewer loads in a loop, and for tiles that a kernel without loops only reduces, ptxas gets a budget of 64 or
+    128 registers per thread. Outside of loops, scalars and short vectors are loaded before the first tile.
 
     Why: ptxas saves registers. It waits for a vector before it loads the next one into the same registers, and memory idles meanwhile.
 
@@ -76,20 +84,20 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
         }
     """
     planner = EarlyLoads(func, notes)
-    planner.once()
     for op in func.ops():
         if op.name == "for":
             planner.loop(op)
             planner.branches(op)
-    if planner.moved:
-        return rebuild(func, moving(planner.moved))
-    if planner.scalars:
-        func = func.replace(body=planner.scalars_first())
+    planner.reduced_tiles()
+    body = planner.short_loads_first(func.body)
+    func = func.replace(body=body) if body is not func.body else func
+    func = rebuild(func, moving(planner.moved)) if planner.moved else func
     return func.with_attrs(min_ctas=planner.min_ctas) if planner.min_ctas else func
 
 
 class EarlyLoads(PipeliningLegality):
-    """Chooses the ops that move to the head of each loop's body, or of a branch: `moved`, in order, the last one a load."""
+    """Chooses the ops that move to the head of each loop's body, or of a branch: `moved`, in order, the last one a load. `min_ctas` is the
+    number of CTAs per SM whose registers suffice for loads without a scheduling barrier; 0 if ptxas may choose."""
 
     def __init__(self, func: Func, notes: Notes):
         super().__init__(func, notes)
@@ -97,24 +105,29 @@ class EarlyLoads(PipeliningLegality):
         self.liveness = Liveness(func, self.threads)
         self.moved: dict[Block, list[Op]] = {}
         self.min_ctas = 0
-        self.scalars: list[Op] = []
 
     def loop(self, loop: Op) -> None:
         """Plans the loads of a loop, if they are worth it."""
         inside = list(walk(loop.blocks[0]))
         names = {op.name for op in inside}
         if (
-            names & {"dot", *LOOPS, *COMPUTED}
+            names & {"dot", *LOOPS}
             or why_none_within(inside)
             or any(op.attrs.get("scheduling_barrier") for op in inside)
         ):
             return
         first, needs = self.loads_of(loop.blocks[0])
-        left = min(MOST, min(256, 65536 // self.threads) - ROOM - self.liveness.peak(loop))
-        if LEAST <= needs <= left:
+        peak = self.liveness.peak(loop)
+        if names & {*COMPUTED}:
+            resident = REGISTERS // ((peak + ROOM // 2) * self.threads)
+            if needs >= LEAST and 1 <= resident <= FEW_THREADS // self.threads:
+                self.allow(first[-1], resident)
+        elif LEAST <= needs <= min(MOST, min(256, REGISTERS // self.threads) - ROOM - peak):
             self.move(loop.blocks[0], first, needs, "an iteration", True)
-        elif TWO_VECTORS <= needs < LEAST and self.liveness.peak(loop) + ROOM <= 2 * BUDGET:
-            self.allow(first[-1], BUDGET if self.liveness.peak(loop) + ROOM <= BUDGET else 2 * BUDGET)
+        elif PAIR <= needs < LEAST:
+            budget = next((x for x in BUDGETS if peak + ROOM <= x), 0)
+            if budget:
+                self.allow(first[-1], REGISTERS // (budget * self.threads))
 
     def branches(self, loop: Op) -> None:
         """Plans the loads of each branch of a loop with products, if they are worth it."""
@@ -126,48 +139,57 @@ class EarlyLoads(PipeliningLegality):
             if LEAST <= needs <= BRANCHES * min(256, 65536 // self.threads) // 256 and block not in self.moved:
                 self.move(block, first, needs, "a branch", "clock")
 
-    def allow(self, load: Op, budget: int) -> None:
-        """Lets ptxas take this number of registers per thread."""
-        self.min_ctas = min(32, max(1, 65536 // (budget * self.threads)))
-        self.notes(load, f"machine code may take {budget} registers per thread, so that several vectors are in flight")
-
-    def once(self) -> None:
-        """Plans the loads outside of loops: scalars move before the first tile, and a tile that is only reduced arrives as a whole."""
-        block = self.func.body
-        tiles = [op for op in block.ops if op.name == "load" and op.result.type.shape]
-        if not tiles:
+    def reduced_tiles(self) -> None:
+        """Plans the loads of a kernel without loops that only reduces its tiles. A tile that is also stored has its registers anyway."""
+        if any(op.name in (*LOOPS, "dot") for op in self.func.ops()):
             return
-        sizes = {op: registers(op.result, self.threads) for op in tiles}
-        if not any(op.name in LOOPS or op.name == "dot" for op in self.func.ops()):
-            large = [op for op in tiles if sizes[op] >= TWO_VECTORS]
-            if large and all(self.only_reduced(op.result, sizes[op] > BUDGET // 2) for op in large):
-                self.allow(large[-1], BUDGET)
-        start = block.ops.index(tiles[0])
-        for position, op in enumerate(block.ops[start:], start):
-            if why_none_within(inside_of([op])):
-                break
-            if op.name == "load" and not op.result.type.shape and not op.attrs.get("volatile"):
-                behind = self.behind(op, block.ops[start:])
-                if behind is not None and not self.why_not_read_early(op, inside_of(block.ops[start:position])):
-                    self.scalars += [x for x in (*behind, op) if x not in self.scalars]
+        tiles = [op for op in self.func.body.ops if op.name == "load" and self.size(op) >= PAIR]
+        if tiles and all(self.is_only_reduced(op.result, self.size(op) > BUDGETS[0] // 2) for op in tiles):
+            self.allow(tiles[-1], REGISTERS // (BUDGETS[0] * self.threads))
 
-    def scalars_first(self) -> Block:
-        """The function's body with loads of scalars before the first tile."""
-        body = self.func.body
-        ids = {op.id for op in self.scalars}
-        ops = [op for op in body.ops if op.id not in ids]
-        at = next(i for i, op in enumerate(ops) if op.name == "load" and op.result.type.shape)
-        return Block(body.args, (*ops[:at], *self.scalars, *ops[at:]))
-
-    def only_reduced(self, value: Value, alone: bool) -> bool:
-        """Whether a tile only leads to reductions, by elementwise operations; `alone`: to reductions of no other tiles."""
-        users = [op for op, _ in self.users[value]]
-        return bool(users) and all(
-            (not alone or len(op.args) == 1)
+    def is_only_reduced(self, value: Value, alone: bool) -> bool:
+        """Whether a tile only leads to reductions, by elementwise operations; `alone`: to reductions of no other tile."""
+        return bool(self.users[value]) and all(
+            not alone or len(op.args) == 1
             if op.name == "reduce"
-            else OPS[op.name].kind == "elementwise" and self.only_reduced(op.result, alone)
-            for op in users
+            else OPS[op.name].kind == "elementwise" and self.is_only_reduced(op.result, alone)
+            for op, _ in self.users[value]
         )
+
+    def allow(self, load: Op, resident: int) -> None:
+        """Plans that machine code may take the registers which this number of resident CTAs leaves; a smaller number counts more."""
+        resident = max(1, min(MOST_CTAS, resident))
+        self.min_ctas = min(self.min_ctas or resident, resident)
+        budget = min(255, REGISTERS // (resident * self.threads))
+        self.notes(load, f"machine code may take {budget} registers per thread, so that more loads are in flight")
+
+    def short_loads_first(self, block: Block) -> Block:
+        """The block with its short loads before the first load of a tile. Loops and ops that order accesses end a part of the block."""
+        made: list[Op] = []
+        part: list[Op] = []
+        for op in block.ops:
+            if any(x.name in (*LOOPS, "assert", "print") for x in inside_of([op])) or why_none_within(inside_of([op])):
+                made += [*self.ordered(part), op]
+                part = []
+            else:
+                part.append(op)
+        made += self.ordered(part)
+        return block if made == list(block.ops) else Block(block.args, tuple(made))
+
+    def ordered(self, part: list[Op]) -> list[Op]:
+        """A part of a block with its short loads before its first load of a tile."""
+        start = next((i for i, op in enumerate(part) if op.name == "load" and op.result.type.shape), len(part))
+        first: list[Op] = []
+        for position, op in enumerate(part[start:], start):
+            if op.name == "load" and self.size(op) <= SHORT:
+                behind = self.behind(op, part[start:])
+                if behind is not None and not self.why_not_read_early(op, inside_of(part[start:position])):
+                    first += [x for x in (*behind, op) if x not in first]
+        return [*part[:start], *first, *(x for x in part[start:] if x not in first)]
+
+    def size(self, load: Op) -> int:
+        """The registers per thread that a load takes."""
+        return registers(load.result, self.threads)
 
     def loads_of(self, block: Block) -> tuple[list[Op], int]:
         """The ops that can move to the head of a block, the last one a load, and the registers per thread that their loads take."""
@@ -180,7 +202,7 @@ class EarlyLoads(PipeliningLegality):
                     first += [x for x in (*behind, op) if x not in first]
         while first and first[-1].name != "load":
             first.pop()
-        return first, sum(registers(op.result, self.threads) for op in first if op.name == "load")
+        return first, sum(self.size(op) for op in first if op.name == "load")
 
     def move(self, block: Block, first: list[Op], needs: int, where: str, barrier: bool | str) -> None:
         """Plans that ops move to the head of a block, with a scheduling barrier. Nested branches need barriers on the `clock`, because
