@@ -119,7 +119,7 @@ def footer(func: Func, threads: int, programs: int) -> list[str]:
     # By default ptxas spills values for a later iteration, to make room for one more program on an SM.
     ahead = any(op.attrs.get("scheduling_barrier") for op in func.ops())
     of_loads = -(-func.attrs.get("min_ctas", 0) // programs)
-    resident = warp_specialization.resident(func, threads) or of_loads or int(ahead)
+    resident = warp_specialization.resident(func, threads) or int(ahead) or of_loads
     most = func.attrs.get("maxnreg")
     least = f' "nvvm.minctasm"="{resident}"' if resident and not most else ""
     if most:  # ptxas takes one of both limits

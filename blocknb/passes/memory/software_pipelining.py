@@ -153,12 +153,6 @@ class PipelinePlan:
     invariants: Set[Value] = frozenset()
 
     @property
-    def loads_indices_first(self) -> bool:
-        """Whether an iteration begins with the loads of its indices. A scalar takes one more register per thread then, and its load has
-        the whole iteration until the copies of the next one wait for it."""
-        return all(not load.result.type.shape for load in self.indices)
-
-    @property
     def bytes(self) -> int:
         """The bytes of all stages."""
         return (self.ahead + 1) * sum(copy.buffer.type.bytes for copy in self.copies)
@@ -338,13 +332,11 @@ class PipelineRotation(LoopRotation[PipelinePlan]):
         def iteration(stages: list[Value]) -> Sequence[Value]:
             read, write, *early = stages
             read.name, write.name = "read", "write"
-            now = LaterIterations(self, self.facts, plan.loop, body.args[0], body.args[1:])
-            now.known |= {(load.result, ahead): value for load, value in zip(plan.indices, early, strict=True)}
-            for load in plan.indices if plan.loads_indices_first else ():
-                now.at(load.result, ahead + 1)
             b.op("wait", in_flight=ahead - 1)
             if any(from_shared(x) for x in walk(body)):
                 b.op("fence")  # before the barrier that follows
+            now = LaterIterations(self, self.facts, plan.loop, body.args[0], body.args[1:])
+            now.known |= {(load.result, ahead): value for load, value in zip(plan.indices, early, strict=True)}
             if not products:
                 self.copy(plan, ring, write, now, ahead)
             for i, copy in enumerate(plan.copies):
@@ -357,7 +349,7 @@ class PipelineRotation(LoopRotation[PipelinePlan]):
                 self.one(x.replace(attrs={**x.attrs, "in_flight": len(products)}))
                 if x is products[-1]:
                     self.copy(plan, ring, write, now, ahead)
-            # Tiles of indices after the copies, which have read the current ones: so both can have the same registers.
+            # After the copies, which have read the current indices: so both can have the same registers.
             return ring.following(read), read, *(now.at(load.result, ahead + 1) for load in plan.indices)
 
         b.append(self.carrying(loop, [b.const(0, t.int32), b.const(ahead, t.int32), *early], iteration))

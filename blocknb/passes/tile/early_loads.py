@@ -24,6 +24,7 @@ from blocknb.language.ops import LOOPS, OPS
 from blocknb.passes.pipelining.legality import PipeliningLegality, why_none_within
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.note_text import counted
+from blocknb.passes.support.vector_obstacles import vector_limits
 from blocknb.passes.tile.register_prefetch import ROOM
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -31,7 +32,7 @@ from blocknb.trace import Notes
 LEAST = 16  # registers per thread of the loads of an iteration, four vectors; for two, cross entropy lost 3 to 7 % by its occupancy
 PAIR = 8  # registers per thread of two vectors, which take no scheduling barrier, but a budget of registers
 MOST = 64  # registers per thread for loads in flight
-BUDGETS = (64, 128)  # registers per thread, with which 32 and 16 warps are resident on an SM
+VECTOR_BYTES = 16
 FEW_THREADS = 512  # per SM: loops that leave room for no more hide little latency, so each register that occupancy leaves is free
 SHORT = 2  # registers per thread of a short vector
 REGISTERS, MOST_CTAS = 65536, 32  # per SM
@@ -55,8 +56,8 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
     branch in a loop with products loads between 16 and 96. Or loads stand outside of loops.
 
     What: the loads move to the head of the iteration or branch, with their addresses and masks. Machine code issues all of them before it
-    uses the first one. For fewer loads in a loop, and for tiles that a kernel without loops only reduces, ptxas gets a budget of 64 or
-    128 registers per thread. Outside of loops, scalars and short vectors are loaded before the first tile.
+    uses the first one. For two vectors of a tile in a loop, and for tiles that a kernel without loops only reduces, ptxas may take more
+    registers. Outside of loops, scalars and short vectors are loaded before a tile that the kernel waits for.
 
     Why: ptxas saves registers. It waits for a vector before it loads the next one into the same registers, and memory idles meanwhile.
 
@@ -119,15 +120,13 @@ class EarlyLoads(PipeliningLegality):
         first, needs = self.loads_of(loop.blocks[0])
         peak = self.liveness.peak(loop)
         if names & {*COMPUTED}:
-            resident = REGISTERS // ((peak + ROOM // 2) * self.threads)
+            resident = REGISTERS // ((self.liveness.most() + ROOM // 2) * self.threads)
             if needs >= LEAST and 1 <= resident <= FEW_THREADS // self.threads:
                 self.allow(first[-1], resident)
         elif LEAST <= needs <= min(MOST, min(256, REGISTERS // self.threads) - ROOM - peak):
             self.move(loop.blocks[0], first, needs, "an iteration", True)
-        elif PAIR <= needs < LEAST:
-            budget = next((x for x in BUDGETS if peak + ROOM <= x), 0)
-            if budget:
-                self.allow(first[-1], REGISTERS // (budget * self.threads))
+        elif PAIR <= needs < LEAST and any(op.name == "load" and self.has_wide_vectors(op, PAIR) for op in first):
+            self.allow(first[-1], REGISTERS // ((self.liveness.most() + ROOM) * self.threads))
 
     def branches(self, loop: Op) -> None:
         """Plans the loads of each branch of a loop with products, if they are worth it."""
@@ -140,19 +139,23 @@ class EarlyLoads(PipeliningLegality):
                 self.move(block, first, needs, "a branch", "clock")
 
     def reduced_tiles(self) -> None:
-        """Plans the loads of a kernel without loops that only reduces its tiles. A tile that is also stored has its registers anyway."""
-        if any(op.name in (*LOOPS, "dot") for op in self.func.ops()):
+        """Plans the loads of a kernel without loops that only reduces its tiles. A tile that is also stored has its registers anyway. A CTA
+        of one warp has 64 registers per thread anyway, because an SM has room for 32 CTAs."""
+        if self.threads <= 32 or any(op.name in (*LOOPS, "dot") for op in self.func.ops()):
             return
         tiles = [op for op in self.func.body.ops if op.name == "load" and self.size(op) >= PAIR]
-        if tiles and all(self.is_only_reduced(op.result, self.size(op) > BUDGETS[0] // 2) for op in tiles):
-            self.allow(tiles[-1], REGISTERS // (BUDGETS[0] * self.threads))
+        if any(self.has_wide_vectors(op, LEAST) for op in tiles) and all(self.is_only_reduced(op.result) for op in tiles):
+            self.allow(tiles[-1], REGISTERS // ((sum(map(self.size, tiles)) + ROOM) * self.threads))
 
-    def is_only_reduced(self, value: Value, alone: bool) -> bool:
-        """Whether a tile only leads to reductions, by elementwise operations; `alone`: to reductions of no other tile."""
+    def has_wide_vectors(self, load: Op, least: int) -> bool:
+        """Whether a tile takes this number of registers per thread, in vectors of 16 bytes. Many narrow loads are in flight anyway."""
+        width = vector_limits(self.facts, load, self.threads, masked=True).fact_width if self.size(load) >= least else 0
+        return bool(width * load.result.type.dtype.bytes >= VECTOR_BYTES)
+
+    def is_only_reduced(self, value: Value) -> bool:
+        """Whether a tile only leads to reductions of no other tile, by elementwise operations."""
         return bool(self.users[value]) and all(
-            not alone or len(op.args) == 1
-            if op.name == "reduce"
-            else OPS[op.name].kind == "elementwise" and self.is_only_reduced(op.result, alone)
+            len(op.args) == 1 if op.name == "reduce" else OPS[op.name].kind == "elementwise" and self.is_only_reduced(op.result)
             for op, _ in self.users[value]
         )
 
@@ -168,7 +171,8 @@ class EarlyLoads(PipeliningLegality):
         made: list[Op] = []
         part: list[Op] = []
         for op in block.ops:
-            if any(x.name in (*LOOPS, "assert", "print") for x in inside_of([op])) or why_none_within(inside_of([op])):
+            inside = inside_of([op])
+            if any(x.name in (*LOOPS, "report") for x in inside) or why_none_within(inside):
                 made += [*self.ordered(part), op]
                 part = []
             else:
@@ -177,14 +181,18 @@ class EarlyLoads(PipeliningLegality):
         return block if made == list(block.ops) else Block(block.args, tuple(made))
 
     def ordered(self, part: list[Op]) -> list[Op]:
-        """A part of a block with its short loads before its first load of a tile."""
+        """A part of a block whose short loads stand before its first load of a tile, if an op between them waits for that tile."""
         start = next((i for i, op in enumerate(part) if op.name == "load" and op.result.type.shape), len(part))
         first: list[Op] = []
+        loaded: set[Value] = set()
+        waits = False
         for position, op in enumerate(part[start:], start):
-            if op.name == "load" and self.size(op) <= SHORT:
+            if op.name == "load" and self.size(op) <= SHORT and waits:
                 behind = self.behind(op, part[start:])
                 if behind is not None and not self.why_not_read_early(op, inside_of(part[start:position])):
                     first += [x for x in (*behind, op) if x not in first]
+            loaded |= {*op.results} if op.name == "load" else set()
+            waits = waits or not loaded.isdisjoint(op.args)
         return [*part[:start], *first, *(x for x in part[start:] if x not in first)]
 
     def size(self, load: Op) -> int:
