@@ -5,9 +5,8 @@ then waits for the latency of memory once per vector. A scheduling barrier after
 The accumulators of such a loop leave enough registers for the loaded vectors. The same holds for a branch in a loop with products, whose
 loads no asynchronous copy replaces.
 
-Fewer vectors need no barrier. ptxas aims at the most warps per SM, and orders the loads by itself if it may take more registers
-(`.minnctapersm`). Outside of loops, a scalar or a short vector is loaded before the first large tile, because a conversion or a
-reduction of that tile would delay the load.
+Fewer vectors need no barrier. ptxas aims at the most warps per SM, and keeps more loads in flight if it may take more registers
+(`.minnctapersm`). Outside of loops, a scalar or a short vector is loaded before a tile, because the wait for that tile would delay it.
 
 Source: Volkov, "Better Performance at Lower Occupancy" (GTC 2010).
 """
@@ -31,9 +30,10 @@ from blocknb.trace import Notes
 
 LEAST = 16  # registers per thread of the loads of an iteration, four vectors; for two, cross entropy lost 3 to 7 % by its occupancy
 PAIR = 8  # registers per thread of two vectors, which take no scheduling barrier, but a budget of registers
+MANY = 32  # registers per thread of a tile that is reduced at once, eight vectors
 MOST = 64  # registers per thread for loads in flight
 VECTOR_BYTES = 16
-FEW_THREADS = 512  # per SM: loops that leave room for no more hide little latency, so each register that occupancy leaves is free
+FEW_THREADS = 512  # per SM: registers that the occupancy of a loop leaves free are used where no more are resident
 SHORT = 2  # registers per thread of a short vector
 REGISTERS, MOST_CTAS = 65536, 32  # per SM
 BRANCHES = (
@@ -144,7 +144,9 @@ class EarlyLoads(PipeliningLegality):
         if self.threads <= 32 or any(op.name in (*LOOPS, "dot") for op in self.func.ops()):
             return
         tiles = [op for op in self.func.body.ops if op.name == "load" and self.size(op) >= PAIR]
-        if any(self.has_wide_vectors(op, LEAST) for op in tiles) and all(self.is_only_reduced(op.result) for op in tiles):
+        if any(self.has_wide_vectors(op, MANY) for op in tiles) and all(
+            self.is_only_reduced(op.result) for op in tiles
+        ):
             self.allow(tiles[-1], REGISTERS // ((sum(map(self.size, tiles)) + ROOM) * self.threads))
 
     def has_wide_vectors(self, load: Op, least: int) -> bool:
@@ -155,7 +157,9 @@ class EarlyLoads(PipeliningLegality):
     def is_only_reduced(self, value: Value) -> bool:
         """Whether a tile only leads to reductions of no other tile, by elementwise operations."""
         return bool(self.users[value]) and all(
-            len(op.args) == 1 if op.name == "reduce" else OPS[op.name].kind == "elementwise" and self.is_only_reduced(op.result)
+            len(op.args) == 1
+            if op.name == "reduce"
+            else OPS[op.name].kind == "elementwise" and self.is_only_reduced(op.result)
             for op, _ in self.users[value]
         )
 
