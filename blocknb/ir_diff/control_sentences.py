@@ -26,6 +26,7 @@ _ATTRIBUTES = {
     "num_ctas": ("{} CTAs per cluster", STRUCTURE),
     "shared_bytes": ("{} bytes of shared memory", STRUCTURE - 20),
     "programs": ("{} programs per CTA", STRUCTURE),
+    "min_ctas": ("registers for {} CTAs per SM", STRUCTURE),
 }
 _LEVELS = {
     "tile": "tiles have no layouts",

@@ -95,6 +95,7 @@ FUNCTION = {
     "without": "The passes that are switched off.",
     "persistent": "A CTA computes several programs in turn.",
     "programs": "A CTA computes this number of programs at a time.",
+    "min_ctas": "Machine code may take the registers with which this number of CTAs is resident on an SM.",
 }
 
 #: Words of types and of the notation.

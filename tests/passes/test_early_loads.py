@@ -161,3 +161,130 @@ def test_a_branch_with_a_scheduling_barrier_gets_no_second_one():
     after = early_loads(rebuild(before, visit), Target.parse("sm_90a"), Notes("early_loads"))
     loads = [op.attrs.get("scheduling_barrier") for op in after.ops() if op.name == "load"]
     assert loads == [True, None, None, "clock"]
+
+
+# -- a budget of registers
+
+
+@blocknb.kernel(do_not_specialize=["m"])
+def running_variance(x, mean, variance, m, B: tl.constexpr):
+    """Welford's update, whose divisions stand between the two vectors of an iteration if registers are saved."""
+    at = tl.arange(0, B)
+    average = tl.zeros((B,), tl.float32)
+    squares = tl.zeros((B,), tl.float32)
+    weight = tl.zeros((B,), tl.float32)
+    for row in range(m):
+        value = tl.load(x + row * B + at)
+        delta = value - average
+        weight += 1.0
+        average += delta / weight
+        squares += delta * (value - average)
+    tl.store(mean + at, average)
+    tl.store(variance + at, squares / weight)
+
+
+def varying(m: int, block: int) -> dict:
+    return {"x": floats(m, block), "mean": floats(block), "variance": floats(block), "m": m, "B": block}
+
+
+def test_two_vectors_of_a_tile_get_a_budget_of_registers():
+    stage = stages_of(running_variance, varying(3, 1024))["early_loads"]
+    assert "min_ctas" not in stage.before.attrs
+    assert 1 <= stage.after.attrs["min_ctas"] * 128 <= 1024
+    (note,) = stage.notes
+    assert note.text.startswith("machine code may take ")
+    check_pipeline(stage.before, parameters(stage.before, varying(3, 1024)), 1, "sm_90a")
+
+
+@pytest.mark.parametrize("block", [512, 2048])
+def test_one_vector_gets_no_budget_and_four_get_a_barrier(block):
+    stage = stages_of(running_variance, varying(3, block))["early_loads"]
+    assert "min_ctas" not in stage.after.attrs
+    (load,) = (op for op in stage.after.ops() if op.name == "load")
+    assert load.attrs.get("scheduling_barrier", False) is (block == 2048)
+
+
+def test_two_tiles_of_one_vector_get_no_budget():
+    """They are used together, so they are in flight together without one."""
+    arguments = {"x": floats(3, 512), "y": floats(3, 512), "out": floats(2, 512), "m": 3, "B": 512}
+    stage = stages_of(two_sums, arguments)["early_loads"]
+    assert stage.after is stage.before
+
+
+@blocknb.kernel
+def sums_of_rows(x, out, ROWS: tl.constexpr, B: tl.constexpr):
+    rows = tl.arange(0, ROWS)
+    value = tl.load(x + rows[:, None] * B + tl.arange(0, B)[None, :])
+    tl.store(out + rows, tl.sum(tl.abs(value), axis=1))
+
+
+@pytest.mark.parametrize(("warps", "budget"), [(1, False), (4, True), (16, False)])
+def test_a_large_tile_that_is_only_reduced_gets_a_budget_of_registers(warps, budget):
+    """One warp has the registers without it, and 16 warps take fewer than eight vectors each."""
+    rows = 16 * warps if warps < 16 else 64
+    arguments = {"x": floats(rows, 128), "out": floats(rows), "ROWS": rows, "B": 128}
+    stage = stages_of(sums_of_rows, arguments, num_warps=warps)["early_loads"]
+    assert ("min_ctas" in stage.after.attrs) is budget
+
+
+# -- short loads outside of loops
+
+
+@blocknb.kernel
+def scaled_rows(x, scale, bias, out, sums, B: tl.constexpr):
+    """The scale is stored before its second load, which has to stay."""
+    at = tl.arange(0, B)
+    value = tl.load(x + at)
+    total = tl.sum(value, axis=0)
+    first = tl.load(bias)
+    tl.store(scale, total)
+    tl.store(sums, tl.load(scale) + first)
+    tl.store(out + at, value * first + tl.load(bias + 1))
+
+
+def scaled(block: int = 1024) -> dict:
+    return {
+        "x": floats(block), "scale": floats(1), "bias": floats(2), "out": floats(block), "sums": floats(1), "B": block,
+    }  # fmt: skip
+
+
+def test_scalars_are_loaded_before_a_tile_that_the_kernel_waits_for_but_not_before_a_store_to_their_array():
+    stage = stages_of(scaled_rows, scaled())["early_loads"]
+    before, after = (
+        [op for op in func.body.ops if op.name in ("load", "store")] for func in (stage.before, stage.after)
+    )
+    shapes = [[bool(op.result.type.shape) for op in ops if op.name == "load"] for ops in (before, after)]
+    assert shapes == [[True, False, False, False], [False, False, True, False]]
+    names = [op.name for op in after]
+    assert names[: names.index("store")] == ["load"] * 3
+    check_pipeline(stage.before, parameters(stage.before, scaled()), 1, "sm_90a")
+
+
+@blocknb.kernel
+def row_and_scalar(x, factor, out, B: tl.constexpr):
+    """No op between the loads waits for the tile."""
+    at = tl.arange(0, B)
+    value = tl.load(x + at)
+    by = tl.load(factor)
+    tl.store(out + at, value * by)
+
+
+def test_loads_without_a_wait_between_them_stay():
+    arguments = {"x": floats(1024), "factor": floats(1), "out": floats(1024), "B": 1024}
+    stage = stages_of(row_and_scalar, arguments)["early_loads"]
+    assert stage.after is stage.before
+
+
+@blocknb.kernel
+def counted_rows(x, count, flag, out, B: tl.constexpr):
+    """A scalar that another program publishes by an atomic must be loaded after it."""
+    at = tl.arange(0, B)
+    total = tl.sum(tl.load(x + at), axis=0)
+    published = tl.atomic_add(flag, 1, sem="acquire")
+    tl.store(out, total * tl.load(count) * published)
+
+
+def test_scalars_stay_after_an_atomic_that_acquires():
+    arguments = {"x": floats(1024), "count": floats(1), "flag": np.zeros(1, np.int32), "out": floats(1), "B": 1024}
+    stage = stages_of(counted_rows, arguments)["early_loads"]
+    assert stage.after is stage.before

@@ -118,7 +118,9 @@ def footer(func: Func, threads: int, programs: int) -> list[str]:
     """The attributes of the kernel and of the calls in it."""
     # By default ptxas spills values for a later iteration, to make room for one more program on an SM.
     ahead = any(op.attrs.get("scheduling_barrier") for op in func.ops())
-    resident, most = warp_specialization.resident(func, threads) or int(ahead), func.attrs.get("maxnreg")
+    of_loads = -(-func.attrs.get("min_ctas", 0) // programs)
+    resident = warp_specialization.resident(func, threads) or int(ahead) or of_loads
+    most = func.attrs.get("maxnreg")
     least = f' "nvvm.minctasm"="{resident}"' if resident and not most else ""
     if most:  # ptxas takes one of both limits
         least = f' "nvvm.maxnreg"="{min(most, MOST_REGISTERS)}"'

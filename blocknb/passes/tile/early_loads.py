@@ -5,6 +5,9 @@ then waits for the latency of memory once per vector. A scheduling barrier after
 The accumulators of such a loop leave enough registers for the loaded vectors. The same holds for a branch in a loop with products, whose
 loads no asynchronous copy replaces.
 
+Fewer vectors need no barrier. ptxas aims at the most warps per SM, and keeps more loads in flight if it may take more registers
+(`.minnctapersm`). Outside of loops, a scalar or a short vector is loaded before a tile, because the wait for that tile would delay it.
+
 Source: Volkov, "Better Performance at Lower Occupancy" (GTC 2010).
 """
 
@@ -20,12 +23,19 @@ from blocknb.language.ops import LOOPS, OPS
 from blocknb.passes.pipelining.legality import PipeliningLegality, why_none_within
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.note_text import counted
+from blocknb.passes.support.vector_obstacles import vector_limits
 from blocknb.passes.tile.register_prefetch import ROOM
 from blocknb.target import Target
 from blocknb.trace import Notes
 
 LEAST = 16  # registers per thread of the loads of an iteration, four vectors; for two, cross entropy lost 3 to 7 % by its occupancy
+PAIR = 8  # registers per thread of two vectors, which take no scheduling barrier, but a budget of registers
+MANY = 32  # registers per thread of a tile that is reduced at once, eight vectors
 MOST = 64  # registers per thread for loads in flight
+VECTOR_BYTES = 16
+FEW_THREADS = 512  # per SM: registers that the occupancy of a loop leaves free are used where no more are resident
+SHORT = 2  # registers per thread of a short vector
+REGISTERS, MOST_CTAS = 65536, 32  # per SM
 #: Of 256 registers per thread, those for the loads of a branch in a loop with products: few warps hide their latency.
 BRANCHES = 96
 #: Ops whose time hides that of loads, if enough warps are resident: with fewer of them, cross entropy of fp32 lost 6 %.
@@ -33,8 +43,8 @@ COMPUTED = ("exp", "exp2", "log", "log2")
 
 
 def applies(func: Func, target: Target) -> bool:
-    """Whether a loop loads tiles, also in its branches."""
-    return any(op.name == "for" and any(x.name == "load" for x in walk(op.blocks[0])) for op in func.ops())
+    """Whether tiles are loaded."""
+    return any(op.name == "load" and op.result.type.shape for op in func.ops())
 
 
 @gpu_pass(optional=True, applies=applies)
@@ -42,10 +52,12 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
     """Issues all loads of an iteration before its arithmetic
 
     When: a loop without products loads between 16 and 64 registers per thread and iteration, and no earlier pass prefetches them. Or a
-    branch in a loop with products loads between 16 and 96, and the values that the loop carries leave them room.
+    branch in a loop with products loads between 16 and 96, and the values that the loop carries leave them room. Or loads stand outside of
+    loops.
 
     What: the loads move to the head of the iteration or branch, with their addresses and masks. Machine code issues all of them before it
-    uses the first one.
+    uses the first one. For two vectors of a tile in a loop, and for tiles that a kernel without loops only reduces, ptxas may take more
+    registers. Outside of loops, scalars and short vectors are loaded before a tile that the kernel waits for.
 
     Why: ptxas saves registers. It waits for a vector before it loads the next one into the same registers, and memory idles meanwhile.
 
@@ -77,32 +89,44 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
         if op.name == "for":
             planner.loop(op)
             planner.branches(op)
-    return rebuild(func, moving(planner.moved)) if planner.moved else func
+    planner.reduced_tiles()
+    body = planner.short_loads_first(func.body)
+    func = func.replace(body=body) if body is not func.body else func
+    func = rebuild(func, moving(planner.moved)) if planner.moved else func
+    return func.with_attrs(min_ctas=planner.min_ctas) if planner.min_ctas else func
 
 
 class EarlyLoads(PipeliningLegality):
-    """Chooses the ops that move to the head of each loop's body, or of a branch: `moved`, in order, the last one a load."""
+    """Chooses the ops that move to the head of each loop's body, or of a branch: `moved`, in order, the last one a load. `min_ctas` is the
+    number of CTAs per SM whose registers suffice for loads without a scheduling barrier; 0 if ptxas may choose."""
 
     def __init__(self, func: Func, notes: Notes):
         super().__init__(func, notes)
         self.threads = 32 * func.attrs["num_warps"]
         self.liveness = Liveness(func, self.threads)
         self.moved: dict[Block, list[Op]] = {}
+        self.min_ctas = 0
 
     def loop(self, loop: Op) -> None:
         """Plans the loads of a loop, if they are worth it."""
         inside = list(walk(loop.blocks[0]))
         names = {op.name for op in inside}
         if (
-            names & {"dot", *LOOPS, *COMPUTED}
+            names & {"dot", *LOOPS}
             or why_none_within(inside)
             or any(op.attrs.get("scheduling_barrier") for op in inside)
         ):
             return
         first, needs = self.loads_of(loop.blocks[0])
-        left = min(MOST, min(256, 65536 // self.threads) - ROOM - self.liveness.peak(loop))
-        if LEAST <= needs <= left:
+        peak = self.liveness.peak(loop)
+        if names & {*COMPUTED}:
+            resident = REGISTERS // ((self.liveness.most() + ROOM // 2) * self.threads)
+            if needs >= LEAST and 1 <= resident <= FEW_THREADS // self.threads:
+                self.allow(first[-1], resident)
+        elif LEAST <= needs <= min(MOST, min(256, REGISTERS // self.threads) - ROOM - peak):
             self.move(loop.blocks[0], first, needs, "an iteration", True)
+        elif PAIR <= needs < LEAST and any(op.name == "load" and self.has_wide_vectors(op, PAIR) for op in first):
+            self.allow(first[-1], REGISTERS // ((self.liveness.most() + ROOM) * self.threads))
 
     def branches(self, loop: Op) -> None:
         """Plans the loads of each branch of a loop with products, if they are worth it."""
@@ -122,6 +146,71 @@ class EarlyLoads(PipeliningLegality):
         carried = [x for x in loop.blocks[0].args[1:] if x.type.shape]
         return self.liveness.weight((*carried, *self.liveness.across(loop)))
 
+    def reduced_tiles(self) -> None:
+        """Plans the loads of a kernel without loops that only reduces its tiles. A tile that is also stored has its registers anyway. A CTA
+        of one warp has 64 registers per thread anyway, because an SM has room for 32 CTAs."""
+        if self.threads <= 32 or any(op.name in (*LOOPS, "dot") for op in self.func.ops()):
+            return
+        tiles = [op for op in self.func.body.ops if op.name == "load" and self.size(op) >= PAIR]
+        if any(self.has_wide_vectors(op, MANY) for op in tiles) and all(
+            self.is_only_reduced(op.result) for op in tiles
+        ):
+            self.allow(tiles[-1], REGISTERS // ((sum(map(self.size, tiles)) + ROOM) * self.threads))
+
+    def has_wide_vectors(self, load: Op, least: int) -> bool:
+        """Whether a tile takes this number of registers per thread, in vectors of 16 bytes. Many narrow loads are in flight anyway."""
+        width = vector_limits(self.facts, load, self.threads, masked=True).fact_width if self.size(load) >= least else 0
+        return bool(width * load.result.type.dtype.bytes >= VECTOR_BYTES)
+
+    def is_only_reduced(self, value: Value) -> bool:
+        """Whether a tile only leads to reductions of no other tile, by elementwise operations."""
+        return bool(self.users[value]) and all(
+            len(op.args) == 1
+            if op.name == "reduce"
+            else OPS[op.name].kind == "elementwise" and self.is_only_reduced(op.result)
+            for op, _ in self.users[value]
+        )
+
+    def allow(self, load: Op, resident: int) -> None:
+        """Plans that machine code may take the registers which this number of resident CTAs leaves; a smaller number counts more."""
+        resident = max(1, min(MOST_CTAS, resident))
+        self.min_ctas = min(self.min_ctas or resident, resident)
+        budget = min(255, REGISTERS // (resident * self.threads))
+        self.notes(load, f"machine code may take {budget} registers per thread, so that more loads are in flight")
+
+    def short_loads_first(self, block: Block) -> Block:
+        """The block with its short loads before the first load of a tile. Loops and ops that order accesses end a part of the block."""
+        made: list[Op] = []
+        part: list[Op] = []
+        for op in block.ops:
+            inside = inside_of([op])
+            if any(x.name in (*LOOPS, "report") for x in inside) or why_none_within(inside):
+                made += [*self.ordered(part), op]
+                part = []
+            else:
+                part.append(op)
+        made += self.ordered(part)
+        return block if made == list(block.ops) else Block(block.args, tuple(made))
+
+    def ordered(self, part: list[Op]) -> list[Op]:
+        """A part of a block whose short loads stand before its first load of a tile, if an op between them waits for that tile."""
+        start = next((i for i, op in enumerate(part) if op.name == "load" and op.result.type.shape), len(part))
+        first: list[Op] = []
+        loaded: set[Value] = set()
+        waits = False
+        for position, op in enumerate(part[start:], start):
+            if op.name == "load" and self.size(op) <= SHORT and waits:
+                behind = self.behind(op, part[start:])
+                if behind is not None and not self.why_not_read_early(op, inside_of(part[start:position])):
+                    first += [x for x in (*behind, op) if x not in first]
+            loaded |= {*op.results} if op.name == "load" else set()
+            waits = waits or not loaded.isdisjoint(op.args)
+        return [*part[:start], *first, *(x for x in part[start:] if x not in first)]
+
+    def size(self, load: Op) -> int:
+        """The registers per thread that a load takes."""
+        return registers(load.result, self.threads)
+
     def loads_of(self, block: Block) -> tuple[list[Op], int]:
         """The ops that can move to the head of a block, the last one a load, and the registers per thread that their loads take."""
         first: list[Op] = []
@@ -133,7 +222,7 @@ class EarlyLoads(PipeliningLegality):
                     first += [x for x in (*behind, op) if x not in first]
         while first and first[-1].name != "load":
             first.pop()
-        return first, sum(registers(op.result, self.threads) for op in first if op.name == "load")
+        return first, sum(self.size(op) for op in first if op.name == "load")
 
     def move(self, block: Block, first: list[Op], needs: int, where: str, barrier: bool | str) -> None:
         """Plans that ops move to the head of a block, with a scheduling barrier. Nested branches need barriers on the `clock`, because
