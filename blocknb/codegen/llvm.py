@@ -134,13 +134,12 @@ def then(future: Future, convert: Callable) -> Future:
 class Workers:
     """An executor of LLVM jobs on `count` processes, each started when there is work for it and none is idle.
 
-    The default count is the number of CPUs, at most 8, for this process has to write their texts; or half of the CPUs, at most 16, as
-    large kernels take LLVM and ptxas ten times as long as their text takes to write. `submit` never blocks. Use as a
+    The default count is the number of CPUs, at most 8, for this process has to write their texts. `submit` never blocks. Use as a
     context manager or `close` it; the pool that `shared()` gives lives as long as the process.
     """
 
     def __init__(self, count: int | None = None):
-        self.count = count or max(min(8, cpu_count()), min(16, cpu_count() // 2))
+        self.count = count or min(8, cpu_count())
         self._reset()
         _pools.add(self)
 
