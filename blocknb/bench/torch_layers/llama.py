@@ -2,9 +2,10 @@
 
 The contestants share the parameters and the tokens: torch.compile alone, eager, and the model after `blocknb.torch.replace`, compiled with
 `backend="blocknb"`. Two more also use the options of `replace`: `attention="causal"`, and `fused_loss="keep_logits"`, or `fused_loss=True`,
-which takes less memory and more time. They make no mask, so their peer is torch.compile with torch's attention and no mask. The loss and gradients of each are compared with those of an eager
-step in fp32; they may be at most twice as far from it as those of the eager step in bf16. Steps are timed in turns. The peak memory is that
-of torch's allocator during one step, and includes the parameters and their gradients.
+which takes less memory and more time. They make no mask, so their peer is torch.compile with torch's attention and no mask. The loss and
+gradients of each are compared with those of an eager step in fp32; they may be at most twice as far from it as those of the eager step in
+bf16. Steps are timed in turns. The peak memory is that of torch's allocator during one step, and includes the parameters and their
+gradients.
 """
 
 from __future__ import annotations
