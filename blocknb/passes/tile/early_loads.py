@@ -28,11 +28,13 @@ from blocknb.passes.tile.register_prefetch import ROOM
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-LEAST = 16  # registers per thread of the loads of an iteration, four vectors; for two, cross entropy lost 3 to 7 % by its occupancy
+LEAST = 16  # registers per thread of the loads of an iteration, four vectors; fewer take no scheduling barrier
 PAIR = 8  # registers per thread of two vectors, which take no scheduling barrier, but a budget of registers
 MANY = 32  # registers per thread of a tile that is reduced at once, eight vectors
 MOST = 64  # registers per thread for loads in flight
 BUDGETS = (64, 128)  # registers per thread with which 32 and 16 warps are resident on an SM
+MARGIN = 8  # registers for addresses: ptxas does not compute all elements of a tile at once, as the estimate assumes
+MOST_REGISTERS = 255
 VECTOR_BYTES = 16
 FEW_THREADS = 512  # per SM: registers that the occupancy of a loop leaves free are used where no more are resident
 REGISTERS, MOST_CTAS = 65536, 32  # per SM
@@ -125,8 +127,8 @@ class EarlyLoads(PipeliningLegality):
         elif LEAST <= needs <= min(MOST, min(256, REGISTERS // self.threads) - ROOM - peak):
             self.move(loop.blocks[0], first, needs, "an iteration", True)
         elif PAIR <= needs < LEAST and any(op.name == "load" and self.has_wide_vectors(op, PAIR) for op in first):
-            if budget := next((x for x in BUDGETS if self.liveness.most() + ROOM <= x), 0):
-                self.allow(first[-1], REGISTERS // (budget * self.threads))
+            budget = next((x for x in BUDGETS if self.liveness.most() + MARGIN <= x), MOST_REGISTERS)
+            self.allow(first[-1], REGISTERS // (budget * self.threads))
 
     def branches(self, loop: Op) -> None:
         """Plans the loads of each branch of a loop with products, if they are worth it."""
@@ -167,7 +169,7 @@ class EarlyLoads(PipeliningLegality):
         """Plans that machine code may take the registers which this number of resident CTAs leaves; a smaller number counts more."""
         resident = max(1, min(MOST_CTAS, resident))
         self.min_ctas = min(self.min_ctas or resident, resident)
-        budget = min(255, REGISTERS // (resident * self.threads))
+        budget = min(MOST_REGISTERS, REGISTERS // (resident * self.threads))
         self.notes(load, f"machine code may take {budget} registers per thread, so that more loads are in flight")
 
     def size(self, load: Op) -> int:
