@@ -112,14 +112,6 @@ def unstaged_sums(x, flag, out, n, BLOCK: tl.constexpr, KIND: tl.constexpr):
     tl.store(out + at, total)
 
 
-@blocknb.kernel
-def scaled_sum(x, flag, out, BLOCK: tl.constexpr, KIND: tl.constexpr):
-    """A scalar, which the pass early_loads loads before the tile."""
-    total = tl.sum(tl.load(x + tl.arange(0, BLOCK)), axis=0)
-    seen = between(flag, x, KIND)
-    tl.store(out, total * tl.load(x + BLOCK) + seen)
-
-
 @blocknb.kernel(do_not_specialize=["n"])
 def product(x, flag, out, n, KIND: tl.constexpr):
     """A loop whose tiles are copied ahead, by the warps or by a warp of its own."""
@@ -174,14 +166,6 @@ def has(name: str) -> Any:
     return lambda func: any(op.name == name for op in func.ops())
 
 
-def loads_scalar_first(func: Func) -> bool:
-    """Whether the scalar behind the tile is loaded before it; `between` loads another scalar at most."""
-    loads = [op for op in func.body.ops if op.name == "load"]
-    pointers = {op.result: op.args[0] for op in func.body.ops if op.name == "ptradd"}
-    tile = next(i for i, op in enumerate(loads) if op.result.type.shape)
-    return any(pointers.get(op.args[0]) is func.params[0] for op in loads[:tile])
-
-
 def streams(func: Func) -> bool:
     """Whether a load of a tile is issued in pieces at its last consumer."""
     return any(op.name == "load" and op.result.type.shape and op.attrs.get("emit") == IN_PIECES for op in func.ops())
@@ -218,13 +202,6 @@ PASSES: dict[str, tuple[Any, dict[str, Any], dict[str, Any], str, Any]] = {
         "sm_90a",
         prefetches,
     ),
-    "early_loads of scalars": (
-        scaled_sum,
-        {"x": array(1032), "out": array(1), "BLOCK": 1024},
-        {"num_warps": 4},
-        "sm_90a",
-        loads_scalar_first,
-    ),
     "software_pipelining": (product, HALVES | {"n": 5}, {"num_warps": 4}, "sm_80", has("copy_async")),
     "warp_specialization": (product, HALVES | {"n": 5}, {"num_warps": 4, "num_stages": 3}, "sm_90a", has("roles")),
     "strip_mining": (
@@ -240,7 +217,6 @@ PASSES: dict[str, tuple[Any, dict[str, Any], dict[str, Any], str, Any]] = {
 MAY_CROSS = {
     "register_prefetch": {*WEAK, *WRITES},
     "early_loads": {*WEAK, *WRITES},
-    "early_loads of scalars": {*WEAK, *WRITES},
     "software_pipelining": {*WEAK, *WRITES},
     "warp_specialization": {*WEAK, *WRITES},
     "strip_mining": set(WEAK),
@@ -253,7 +229,7 @@ def moves(name: str, kind: str) -> bool:
     kernel, arguments, options, target, moved = PASSES[name]
     given = {**arguments, **FLAG, "KIND": kind}
     _, stages = Case(name, kernel, dict, dict).lower(given, target, **options)
-    stage = next((stage for stage in stages if stage.name == name.split(" ")[0]), None)
+    stage = next((stage for stage in stages if stage.name == name), None)
     return stage is not None and moved(stage.after)
 
 

@@ -6,7 +6,7 @@ The accumulators of such a loop leave enough registers for the loaded vectors. T
 loads no asynchronous copy replaces.
 
 Fewer vectors need no barrier. ptxas aims at the most warps per SM, and keeps more loads in flight if it may take more registers
-(`.minnctapersm`). Outside of loops, a scalar or a short vector is loaded before a tile, because the wait for that tile would delay it.
+(`.minnctapersm`).
 
 Source: Volkov, "Better Performance at Lower Occupancy" (GTC 2010).
 """
@@ -28,13 +28,15 @@ from blocknb.passes.tile.register_prefetch import ROOM
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-LEAST = 16  # registers per thread of the loads of an iteration, four vectors; for two, cross entropy lost 3 to 7 % by its occupancy
+LEAST = 16  # registers per thread of the loads of an iteration, four vectors; fewer take no scheduling barrier
 PAIR = 8  # registers per thread of two vectors, which take no scheduling barrier, but a budget of registers
 MANY = 32  # registers per thread of a tile that is reduced at once, eight vectors
 MOST = 64  # registers per thread for loads in flight
+BUDGETS = (64, 128)  # registers per thread with which 32 and 16 warps are resident on an SM
+MARGIN = 8  # registers for addresses: ptxas does not compute all elements of a tile at once, as the estimate assumes
+MOST_REGISTERS = 255
 VECTOR_BYTES = 16
 FEW_THREADS = 512  # per SM: registers that the occupancy of a loop leaves free are used where no more are resident
-SHORT = 2  # registers per thread of a short vector
 REGISTERS, MOST_CTAS = 65536, 32  # per SM
 #: Of 256 registers per thread, those for the loads of a branch in a loop with products: few warps hide their latency.
 BRANCHES = 96
@@ -52,17 +54,18 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
     """Issues all loads of an iteration before its arithmetic
 
     When: a loop without products loads between 16 and 64 registers per thread and iteration, and no earlier pass prefetches them. Or a
-    branch in a loop with products loads between 16 and 96, and the values that the loop carries leave them room. Or loads stand outside of
-    loops.
+    branch in a loop with products loads between 16 and 96, and the values that the loop carries leave them room. Or a kernel without loops
+    reduces a tile of at least 32.
 
     What: the loads move to the head of the iteration or branch, with their addresses and masks. Machine code issues all of them before it
-    uses the first one. For two vectors of a tile in a loop, and for tiles that a kernel without loops only reduces, ptxas may take more
-    registers. Outside of loops, scalars and short vectors are loaded before a tile that the kernel waits for.
+    uses the first one. For two vectors of a tile in a loop, for exponentials in a loop of few warps, and for tiles that a kernel without
+    loops only reduces, ptxas may take more registers.
 
     Why: ptxas saves registers. It waits for a vector before it loads the next one into the same registers, and memory idles meanwhile.
 
     Limits: a load stays where it is if its address was loaded in the iteration, or if the loop stores to its array. The loop stays as it
-    is if it waits for other programs or computes exponentials or logarithms, or if the loads would take too many registers.
+    is if it waits for other programs, if it computes exponentials or logarithms and many warps are resident, or if the loads would take
+    too many registers.
 
     Before:
 
@@ -90,8 +93,6 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
             planner.loop(op)
             planner.branches(op)
     planner.reduced_tiles()
-    body = planner.short_loads_first(func.body)
-    func = func.replace(body=body) if body is not func.body else func
     func = rebuild(func, moving(planner.moved)) if planner.moved else func
     return func.with_attrs(min_ctas=planner.min_ctas) if planner.min_ctas else func
 
@@ -126,7 +127,8 @@ class EarlyLoads(PipeliningLegality):
         elif LEAST <= needs <= min(MOST, min(256, REGISTERS // self.threads) - ROOM - peak):
             self.move(loop.blocks[0], first, needs, "an iteration", True)
         elif PAIR <= needs < LEAST and any(op.name == "load" and self.has_wide_vectors(op, PAIR) for op in first):
-            self.allow(first[-1], REGISTERS // ((self.liveness.most() + ROOM) * self.threads))
+            budget = next((x for x in BUDGETS if self.liveness.most() + MARGIN <= x), MOST_REGISTERS)
+            self.allow(first[-1], REGISTERS // (budget * self.threads))
 
     def branches(self, loop: Op) -> None:
         """Plans the loads of each branch of a loop with products, if they are worth it."""
@@ -175,37 +177,8 @@ class EarlyLoads(PipeliningLegality):
         """Plans that machine code may take the registers which this number of resident CTAs leaves; a smaller number counts more."""
         resident = max(1, min(MOST_CTAS, resident))
         self.min_ctas = min(self.min_ctas or resident, resident)
-        budget = min(255, REGISTERS // (resident * self.threads))
+        budget = min(MOST_REGISTERS, REGISTERS // (resident * self.threads))
         self.notes(load, f"machine code may take {budget} registers per thread, so that more loads are in flight")
-
-    def short_loads_first(self, block: Block) -> Block:
-        """The block with its short loads before the first load of a tile. Loops and ops that order accesses end a part of the block."""
-        made: list[Op] = []
-        part: list[Op] = []
-        for op in block.ops:
-            inside = inside_of([op])
-            if any(x.name in (*LOOPS, "report") for x in inside) or why_none_within(inside):
-                made += [*self.ordered(part), op]
-                part = []
-            else:
-                part.append(op)
-        made += self.ordered(part)
-        return block if made == list(block.ops) else Block(block.args, tuple(made))
-
-    def ordered(self, part: list[Op]) -> list[Op]:
-        """A part of a block whose short loads stand before its first load of a tile, if an op between them waits for that tile."""
-        start = next((i for i, op in enumerate(part) if op.name == "load" and op.result.type.shape), len(part))
-        first: list[Op] = []
-        loaded: set[Value] = set()
-        waits = False
-        for position, op in enumerate(part[start:], start):
-            if op.name == "load" and self.size(op) <= SHORT and waits:
-                behind = self.behind(op, part[start:])
-                if behind is not None and not self.why_not_read_early(op, inside_of(part[start:position])):
-                    first += [x for x in (*behind, op) if x not in first]
-            loaded |= {*op.results} if op.name == "load" else set()
-            waits = waits or not loaded.isdisjoint(op.args)
-        return [*part[:start], *first, *(x for x in part[start:] if x not in first)]
 
     def size(self, load: Op) -> int:
         """The registers per thread that a load takes."""
