@@ -60,7 +60,7 @@ def in_warm_processes(peers: dict[str, str], rounds: int) -> list[Row]:
                 times: dict[str, list[float]] = {peer: [] for peer in peers}
                 for turn in range(rounds + 1):
                     for peer, server in servers.items():
-                        time = _ask(server, f"{what} {kernel}")
+                        time = _ask(peer, server, f"{what} {kernel}")
                         if turn:  # the first turn is the warm-up
                             times[peer].append(time)
                 rows.append(_row(f"{kernel}, {title}", times))
@@ -130,14 +130,14 @@ def _server(peer: str, python: str) -> Iterator[subprocess.Popen[str]]:
         process.stdin.close()
 
 
-def _ask(server: subprocess.Popen[str], request: str) -> float:
+def _ask(peer: str, server: subprocess.Popen[str], request: str) -> float:
     assert server.stdin
     assert server.stdout
     with contextlib.suppress(BrokenPipeError):  # then there is no answer
         print(request, file=server.stdin, flush=True)
     answer = server.stdout.readline()
     if not answer:
-        raise ValueError(f"the process of {server.args[3]} ended without an answer to {request!r}")  # type: ignore[index]
+        raise ValueError(f"the process of {peer} ended without an answer to {request!r}")
     return float(answer)
 
 
