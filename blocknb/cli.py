@@ -27,9 +27,9 @@ def _doctor_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Measures blocknb and other libraries on this machine: `blocknb bench softmax add`. The groups are `kernels` (all kernels), `gemm`
-    (matrix products), `attention`, `launch`, `compile`, `ceilings` and `scaling`. Without a name, everything is measured but `torch` and
-    `zoo`."""
+    """Measures blocknb and other libraries on this machine: `blocknb bench softmax add`. The groups are `kernels` (all ready-made kernels),
+    `gemm`, `ragged` and `skinny` (matrix products), `attention`, `decode`, `kinds` and `torch`; `--list` has all names. Without a name,
+    everything is measured but `torch` and `zoo`. The exit status is 1 if something could not be measured."""
     from blocknb.bench.command import listing, run
     from blocknb.bench.suite.runner import BenchOptions
     from blocknb.bench.visible_gpu import select

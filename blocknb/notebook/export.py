@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from blocknb.errors import LaunchError
 from blocknb.notebook import document, extension
+from blocknb.runtime import whole_files
 
 if TYPE_CHECKING:
     from blocknb.notebook.card import Card
@@ -56,7 +57,7 @@ def export_html(kernel: Kernel, path: str | Path) -> Path:
     if not isinstance(path, str | Path):
         raise LaunchError(f"a path is a string or a Path, not of type {type(path).__name__}", hint="write 'card.html'")
     file = Path(path)
-    file.write_text(page(replace(newest(record), whole=True)), encoding="utf-8")
+    whole_files.write_text(file, page(replace(newest(record), whole=True)))
     return file
 
 

@@ -58,7 +58,11 @@ def blockbench(line: str, shell: Any) -> None:
         raise UsageError("%blockbench takes expressions: %blockbench softmax(x) np.exp(x)")
     arrays = [array for expression in expressions for array in expression.arrays().values()]
     gpu = any(map(_on_gpu, arrays))
-    candidates = {e.text: ("baseline", e.on_copies()) for e in expressions}
+    candidates: dict[str, tuple[str, Callable[[], Any]]] = {}
+    for i, expression in enumerate(expressions):  # the same one twice shows the noise
+        again = sum(other.text == expression.text for other in expressions[:i])
+        label = f"{expression.text} ({again + 1})" if again else expression.text
+        candidates[label] = ("baseline", expression.on_copies())
     bench = compared.rows(candidates, gpu, device="GPU" if gpu else "CPU")
     shell.display_pub.publish(compared.BenchTable("bench", bench)._repr_mimebundle_())
 

@@ -215,11 +215,12 @@ class BlockMagics(Magics):
             Expression(launch, self.shell)  # a syntax error stops the cell before its body
         more = {o.key: o.prepare(getattr(options, o.key), self.shell) for o in all_options()}
         before = frozenset(map(id, self._kernels()))
-        stack = ExitStack()
-        for value in more.values():
-            if isinstance(value, AbstractContextManager):  # an option that surrounds the cell
-                stack.enter_context(value)
-        counted = stack.enter_context(interpreted(options.interpret))
+        with ExitStack() as entered:  # if one of them fails, those before it end
+            for value in more.values():
+                if isinstance(value, AbstractContextManager):  # an option that surrounds the cell
+                    entered.enter_context(value)
+            counted = entered.enter_context(interpreted(options.interpret))
+            stack = entered.pop_all()
         session = CellSession(
             target=options.target,
             launch=launch,
@@ -244,14 +245,15 @@ class BlockMagics(Magics):
         return session
 
     def _stop(self, session: CellSession) -> None:
+        """Ends an observation. An option that surrounds the cell may fail, such as one with a cluster that is gone; all else ends first."""
         from blocknb.runtime import launch_context
 
-        launch_context.companions.remove(session.views)
-        session.memory.stop()
-        session.observation.stop()
-        session.interpreting.close()
-        self.sessions.remove(session)
-        self._enforce()
+        with session.interpreting as ending:  # its callbacks run last in, first out
+            ending.callback(session.observation.stop)
+            ending.callback(session.memory.stop)
+            launch_context.companions.remove(session.views)
+            self.sessions.remove(session)
+            self._enforce()
 
     def _enforce(self) -> None:
         """Turns on checked launches while a running cell requests them."""
@@ -287,10 +289,12 @@ class BlockMagics(Magics):
                 succeeded = self._launch(session.launch, result)
             if succeeded:
                 succeeded = self._run_options(session, getattr(info, "raw_cell", ""), result)
-            self._stop(session)
             error = getattr(result, "error_in_exec", None)
             try:
-                self._show(session, failed=not succeeded, error=error)
+                try:
+                    self._stop(session)
+                finally:
+                    self._show(session, failed=not succeeded, error=error)
             except BaseException as error:  # of an option: it becomes the cell's own error, so that Run All stops
                 if result is None:
                     raise

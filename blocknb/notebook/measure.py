@@ -46,6 +46,7 @@ def sweep(
         raise LaunchError(
             "check= needs launch=", hint="a sweep of constants compares the outputs with those of the cell itself"
         )
+    _check_labels(kernel, baselines or {})
     names = list(given)
     points = [*itertools.product(*given.values())] if len(names) > 1 else next(iter(given.values()))
     axis: Any = names[0] if len(names) == 1 else (names[0], names[1])
@@ -81,6 +82,7 @@ def sweep(
 def bench(kernel: Kernel, baselines: Mapping[str, Function], without: Iterable[str | Iterable[str]]) -> BenchTable:
     """Implements `kernel.bench`."""
     record = _record(kernel, "bench")
+    _check_labels(kernel, baselines)
     variants = {}
     given = (without,) if isinstance(without, str) else without
     for names in ((one,) if isinstance(one, str) else tuple(one) for one in given):
@@ -90,6 +92,14 @@ def bench(kernel: Kernel, baselines: Mapping[str, Function], without: Iterable[s
         off = record.latest.compiled.options["without"]
         variants[f"without {', '.join(names)}"] = {"without": tuple(sorted({*off, *names}))}
     return BenchTable(kernel.__name__, compared.of_record(record, variants, baselines))
+
+
+def _check_labels(kernel: Kernel, baselines: Mapping[str, Function]) -> None:
+    """Raises LaunchError for a baseline with the kernel's name, which would take the place of the kernel."""
+    if kernel.__name__ in baselines:
+        raise LaunchError(
+            f"a baseline is called {kernel.__name__}, as the kernel is", hint="give the baseline another label"
+        )
 
 
 def roofline_of(kernel: Kernel, baselines: Mapping[str, Function]) -> Roofline:

@@ -7,12 +7,14 @@ all take their numbers from these two.
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 from typing import Any, ClassVar
 
 from blocknb.errors import LaunchError
 from blocknb.notebook import document, plots, static_plots
 from blocknb.notebook.html import marked
+from blocknb.runtime import whole_files
 
 
 class Measurements:
@@ -65,10 +67,11 @@ class Measurements:
         """Writes the rows to a CSV file with a head, in UTF-8; returns its path."""
         rows, file = self.records(), Path(path)
         names = list(dict.fromkeys(name for row in rows for name in row))
-        with file.open("w", newline="", encoding="utf-8") as stream:
-            writer = csv.DictWriter(stream, names)
-            writer.writeheader()
-            writer.writerows(rows)
+        stream = io.StringIO(newline="")
+        writer = csv.DictWriter(stream, names)
+        writer.writeheader()
+        writer.writerows(rows)
+        whole_files.write_text(file, stream.getvalue())
         return file
 
     def _document(self) -> dict[str, Any]:

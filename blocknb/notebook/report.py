@@ -14,6 +14,7 @@ from typing import Any
 
 from blocknb.errors import LaunchError
 from blocknb.notebook import document, export
+from blocknb.runtime import whole_files
 
 MOST_BYTES = 1 << 29  # of a notebook
 _HEADING = '<h2 id="{id}">{title}</h2>\n<pre>{line}</pre>\n'
@@ -38,7 +39,8 @@ def write(notebook: str | Path, page: str | Path | None = None) -> Path:
         for number, title, line, doc in found
     ]
     static = "".join(f"<p>{escape(title)}: {escape(str(doc.get('kernel', '')))}</p>\n" for _, title, _, doc in found)
-    target.write_text(export.filled(source.stem, f"<h1>{escape(source.stem)}</h1>\n{''.join(parts)}", static), "utf-8")
+    body = f"<h1>{escape(source.stem)}</h1>\n{''.join(parts)}"
+    whole_files.write_text(target, export.filled(source.stem, body, static))
     return target
 
 

@@ -10,9 +10,10 @@ found, and otherwise the card states that there is none.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from blocknb.errors import LaunchError
@@ -173,6 +174,7 @@ def roofline(
     all_found = [one for subject in subjects for one in _subjects(subject)]
     if not all_found:
         raise LaunchError("a roofline needs a launched kernel, or a function that launches one")
+    all_found = _distinct(all_found, set(baselines or ()))
     first = all_found[0]
     found = Roofline(limits or ceilings(first.device), kernel=first.kernel.__name__)
     all_found += versions
@@ -192,6 +194,17 @@ def roofline(
     if why := noise.busy([point.time for point in found.points]):
         found.notes.append(why)
     found.notes.append(counters(first.compiled.target.is_gpu))
+    return found
+
+
+def _distinct(subjects: Sequence[Subject], taken: set[str]) -> list[Subject]:
+    """The subjects with labels of their own, by which they are timed: a kernel may be launched twice, and a baseline may have its name."""
+    found = []
+    for one in subjects:
+        numbered = (f"{one.label} ({number})" for number in itertools.count(2))
+        label = one.label if one.label not in taken else next(text for text in numbered if text not in taken)
+        taken.add(label)
+        found.append(replace(one, label=label))
     return found
 
 

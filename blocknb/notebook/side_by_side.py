@@ -21,6 +21,7 @@ from blocknb.notebook import change_sentences, diffs, document, export, extensio
 from blocknb.notebook.blobs import Blobs, pack
 from blocknb.notebook.card import Card
 from blocknb.profile.timing import Timing
+from blocknb.runtime import whole_files
 from blocknb.trace import Trace
 
 LIMIT = 300_000  # bytes of the saved page
@@ -77,7 +78,7 @@ class SideBySide:
     def export_html(self, path: str | Path) -> Path:
         """Writes the page to one HTML file that needs no network and no kernel; returns its path."""
         file = Path(path)
-        file.write_text(self.page(), encoding="utf-8")
+        whole_files.write_text(file, self.page())
         return file
 
     def page(self) -> str:

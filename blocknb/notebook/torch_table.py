@@ -15,6 +15,7 @@ from blocknb.errors import LaunchError
 from blocknb.notebook import html, numbers, program_lines, torch_graph
 from blocknb.notebook.card import Card, View
 from blocknb.notebook.observe import KernelRecord, Specialisation
+from blocknb.runtime import whole_files
 from blocknb.runtime.kinds import HOST
 from blocknb.torch.inductor.fusion_graph import EXTERNAL
 
@@ -80,7 +81,7 @@ def save_torch_kernels(kernels: Any, path: str | Path) -> Path:
             f"a path is a string or a Path, not of type {type(path).__name__}", hint="write 'kernels.html'"
         )
     file = Path(path)
-    file.write_text(_PAGE.format(title=escape(title_of(kernels)), body=torch_kernels_html(kernels)), encoding="utf-8")
+    whole_files.write_text(file, _PAGE.format(title=escape(title_of(kernels)), body=torch_kernels_html(kernels)))
     return file
 
 

@@ -252,6 +252,40 @@ test('a live kernel supplies deferred parts, which are shown and saved', async (
   expect(save).toHaveBeenCalledWith(whole);
 });
 
+test('deferred parts come also if a view has added its own part meanwhile', async () => {
+  const doc: Document = { ...fixture('learn'), teaching: { learn: true }, deferred: true };
+  const answers = new Map<string, (answer: unknown) => void>();
+  const request = vi.fn((what: string) => new Promise<unknown>((resolve) => answers.set(what, resolve)));
+  const save = vi.fn();
+  const { open } = shown(doc, { ...saved, state: 'live', request, save });
+  open('step');
+  await until(() => answers.has('teach') && answers.has('whole'));
+  const part = { why: 'no values' };
+  answers.get('teach')!({ part, saved: part });
+  await until(() => save.mock.calls.length === 1);
+  const whole = { ...fixture('learn'), teaching: { learn: true, step: part } };
+  answers.get('whole')!({ document: whole });
+  await until(() => save.mock.calls.length === 2);
+  expect(save).toHaveBeenLastCalledWith(whole);
+});
+
+test('an error of the deferred parts is told, but not that the kernel has stopped', async () => {
+  const doc = { ...fixture('scale'), deferred: true };
+  const request = vi.fn(() => Promise.reject(new Error('nvdisasm has failed')));
+  const { root } = shown(doc, { ...saved, state: 'live', request });
+  const notice = (): HTMLElement => root.querySelector('.bnb-notice')!;
+  await until(() => !notice().hidden);
+  expect(text(notice())).toBe('A part of this card cannot be shown. nvdisasm has failed');
+  let stop: (error: Error) => void = () => {};
+  const waiting = vi.fn(() => new Promise<unknown>((_, reject) => (stop = reject)));
+  const { card, root: other } = shown(doc, { ...saved, state: 'live', request: waiting });
+  await until(() => waiting.mock.calls.length);
+  stop(new Error('The kernel has stopped.'));
+  card.connect({ state: 'disconnected' });
+  await new Promise((resolve) => setTimeout(resolve, 20));
+  expect(other.querySelector<HTMLElement>('.bnb-notice')!.hidden).toBe(true);
+});
+
 test('bench: the kernel, its variants and baselines with medians, spread and ratios', () => {
   const doc = fixture('scale');
   const panel = shown(doc).open('bench');

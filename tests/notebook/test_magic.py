@@ -344,3 +344,34 @@ def test_a_fault_that_cupy_reports_looks_like_an_error_of_blocknb(shell, capsys,
     assert "Traceback" not in text
     shell.run("raise CUDARuntimeError('cudaErrorMemoryAllocation: out of memory')")
     assert "Traceback" in capsys.readouterr().out
+
+
+class LostClient:
+    """A client whose cluster is gone after the cell has begun."""
+
+    asked = 0
+
+    def submit(self, *args): ...
+
+    def scheduler_info(self): ...
+
+    def run(self, *args):
+        self.asked += 1
+        if self.asked > 1:
+            raise OSError("the scheduler is gone")
+        return {}
+
+
+def test_an_option_that_cannot_end_is_told_once_and_leaves_nothing_behind(shell, capsys):
+    from blocknb.runtime import launch_context
+
+    shell.ip.user_ns["client"] = LostClient()
+    before = len(launch_context.observers), len(launch_context.preludes), len(launch_context.companions)
+    result = shell.ip.run_cell("%%blockkernel --client client --checked\n1 / 0")
+    assert isinstance(result.error_in_exec, ZeroDivisionError)
+    assert "the scheduler is gone" in capsys.readouterr().out
+    assert (len(launch_context.observers), len(launch_context.preludes), len(launch_context.companions)) == before
+    assert not launch_context.enforced
+    assert shell.ip.run_cell("2 + 2").success
+    said = capsys.readouterr()
+    assert "Error in callback" not in said.out + said.err

@@ -202,6 +202,10 @@ def test_a_kernel_measures_itself_in_code(shell: Any, monkeypatch: pytest.Monkey
     )
     assert sizes.values == [500, 1000] and not sizes.notes and (total == 1).all()
     assert [s.label for s in sizes.series] == ["add_up", "NumPy"]
+    own = {"add_up": lambda n=0: None}
+    for measure in (lambda: kernel.sweep(BLOCK=[64], baselines=own), lambda: kernel.bench(own)):
+        with pytest.raises(LaunchError, match="a baseline is called add_up, as the kernel is"):
+            measure()
     bench = kernel.bench({"NumPy": lambda: np.add(x, 1)}, without=["coalesce"])
     assert [row["label"] for row in bench.records()] == ["add_up", "without coalesce", "NumPy"]
     history = kernel.history()

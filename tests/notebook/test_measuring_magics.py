@@ -163,6 +163,12 @@ def test_blockbench_times_expressions_on_copies_of_their_arrays(shell):
     assert (shell.ip.user_ns["out"] == 0).all()
 
 
+def test_blockbench_times_an_expression_twice_to_show_the_noise(shell):
+    shell.run("%blockbench np.exp(x) np.exp(x) np.exp(x)")
+    (made,) = shell.documents
+    assert [row["label"] for row in made["bench"]["rows"]] == ["np.exp(x)", "np.exp(x) (2)", "np.exp(x) (3)"]
+
+
 def test_blockdiff_compares_versions_and_passes(shell):
     launch(shell, 2.0)
     launch(shell, 3.0)

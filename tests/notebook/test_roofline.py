@@ -55,6 +55,26 @@ def test_a_launch_is_a_point_below_the_roof_of_memory() -> None:
     )
 
 
+def test_launches_of_one_kernel_have_times_of_their_own() -> None:
+    short, _ = launched(100)
+    long, _ = launched(1000)
+    times = iter([0.001, 0.004, 0.002] * 100)
+    order: dict[Any, float] = {}
+
+    def clock(call: Callable[[], Any]) -> float:
+        return order.setdefault(call, next(times))
+
+    def both() -> None:
+        short()
+        long()
+
+    made = module.roofline(both, baselines={"accumulate": lambda: None}, limits=LIMITS, clock=clock)
+    points = {point.label: point for point in made.points}
+    assert list(points) == ["accumulate (2)", "accumulate (3)", "accumulate"]
+    assert [points[f"accumulate ({i})"].flops for i in (2, 3)] == [100, 1000]
+    assert len({point.milliseconds for point in points.values()}) == 3
+
+
 def test_ceilings_that_a_launch_exceeds_are_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[int] = []
 

@@ -157,6 +157,15 @@ def test_a_small_llama_shares_parameters_and_is_compared_with_fp32(monkeypatch: 
         assert used == "blocknb_causal" and model.config._attn_implementation == "sdpa"
 
 
+def test_a_nan_is_wrong_and_without_eager_nothing_is_right() -> None:
+    limits = (1e-3, 1e-2)
+    assert llama.wrong((2e-3, 2e-2), limits) == ""
+    for found in ((float("nan"), 1e-2), (1e-3, float("inf")), (1.0, 1e-2), (1e-3, 3e-2)):
+        assert llama.wrong(found, limits).startswith("wrong: ")
+    assert llama.wrong((float("nan"), 0.0), (float("nan"), 0.0)).startswith("wrong: ")
+    assert llama.wrong((0.0, 0.0), None).startswith("not checked: the eager step")
+
+
 def test_a_contestant_with_a_problem_is_missed_and_compared_with_nothing() -> None:
     found = llama.LlamaResults(problems={llama.ALL: "wrong: far from fp32"})
     for name, ms in ((llama.OURS, 1.0), (llama.ALL, 1.0), (llama.COMPILED, 2.0), (llama.UNMASKED, 1.05)):

@@ -162,6 +162,15 @@ def distances(step: LlamaStep, exact: tuple[float, dict[str, Any]]) -> tuple[flo
     return loss, worst
 
 
+def wrong(found: tuple[float, float], limits: tuple[float, float] | None) -> str:
+    """What is wrong with the distances of a contestant, by those of the eager step in bf16; "" if nothing is. A NaN is wrong."""
+    if limits is None:
+        return "not checked: the eager step in bf16, which gives the limits, failed"
+    if found[0] <= SLACK * limits[0] + 1e-3 and found[1] <= SLACK * limits[1]:
+        return ""
+    return f"wrong: {found} is farther from fp32 than {SLACK:g} times eager's {limits}"
+
+
 @dataclass
 class LlamaResults:
     """The results by contestant: distances from fp32, peak bytes and Timings. `problems` says why a contestant has none."""
@@ -261,9 +270,8 @@ def _first(
     step = make()
     step()
     results.off[name] = found = distances(step, exact)
-    limits = results.off.get(EAGER)
-    if limits and (found[0] > SLACK * limits[0] + 1e-3 or found[1] > SLACK * limits[1]):
-        results.problems[name] = f"wrong: {found} is farther from fp32 than {SLACK:g} times eager's {limits}"
+    if why := wrong(found, results.off.get(EAGER)):
+        results.problems[name] = why
     if clock.device == "cuda":
         step.clear()
         held = sum(p.numel() * p.element_size() for p in step.parameters.values())

@@ -13,13 +13,16 @@ const IDLE_MS = 400;
 /** Requests the deferred parts of a document whenever a kernel is connected. Returns a function that stops this. */
 export function fetchDeferred(store: Store): () => void {
   let timer: ReturnType<typeof setTimeout> | undefined;
+  let shown = 0; // counts the documents
   const schedule = (): void => {
     clearTimeout(timer);
     if (store.host.request && store.doc.deferred) {
-      timer = setTimeout(() => store.run(requestWhole(store)), IDLE_MS);
+      const before = shown;
+      timer = setTimeout(() => store.run(requestWhole(store, () => shown === before)), IDLE_MS);
     }
   };
   const stop = store.subscribe((change) => {
+    shown += change === 'document' ? 1 : 0;
     if (change === 'document' || change === 'host') {
       schedule();
     }
@@ -31,10 +34,21 @@ export function fetchDeferred(store: Store): () => void {
   };
 }
 
-async function requestWhole(store: Store): Promise<void> {
-  const requested = store.doc;
-  const answer = (await store.host.request?.('whole', {}).catch(() => null)) as { document: Document } | null;
-  if (answer && store.doc === requested) {
+/**
+ * Requests the complete document, and shows it if `isCurrent` still holds. A part that a view has added to the document meanwhile, such as
+ * the values of the Step view, is in the kernel's document, too.
+ */
+async function requestWhole(store: Store, isCurrent: () => boolean): Promise<void> {
+  let answer: { document: Document };
+  try {
+    answer = (await store.host.request!('whole', {})) as { document: Document };
+  } catch (error) {
+    if (store.host.request) {
+      store.fail(error); // the views go on to wait for parts; without a kernel, the card says so itself
+    }
+    return;
+  }
+  if (isCurrent()) {
     store.update(answer.document);
     if (!answer.document.modified) {
       store.host.save?.(answer.document);

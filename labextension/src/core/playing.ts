@@ -10,6 +10,8 @@ export interface Played {
   go(at: number, last: boolean): boolean | void;
 }
 
+const MOVES: Readonly<Record<string, 1 | -1>> = { ArrowRight: 1, ArrowLeft: -1 };
+
 /** A button that plays the positions of a view. */
 export class Playing {
   readonly button = button('▶ Play', () => this.toggle(), { 'data-tool': 'play', title: 'Play or stop' });
@@ -41,6 +43,19 @@ export class Playing {
       this.due = performance.now();
       this.frame = requestAnimationFrame((now) => this.tick(now));
     }
+  }
+
+  /** Handles the keys of a view that plays: the arrows move by one position, and the space bar plays. Returns whether it used the key. */
+  key(event: KeyboardEvent, move: (by: 1 | -1) => void): boolean {
+    const by = MOVES[event.key];
+    if (by && this.get()) {
+      move(by);
+    } else if (event.key === ' ' && !(event.target instanceof HTMLButtonElement)) {
+      this.toggle();
+    } else {
+      return false;
+    }
+    return true;
   }
 
   /** Stops, and goes to the current position once more, so that other views follow. */

@@ -216,6 +216,12 @@ export function launchKey(store: Store): string {
   return JSON.stringify([doc.version, doc.model, launch?.grid, launch?.constants, doc.modified?.settings]);
 }
 
+/** Whether a view has to load its content after a change: for another launch (`loaded` is the key of the last one), or from a new kernel. */
+export function mustLoad(store: Store, change: string, loaded: string, hasFacts: boolean): boolean {
+  const other = launchKey(store) !== loaded;
+  return (change === 'document' && other) || (change === 'host' && (other || !hasFacts));
+}
+
 /** Returns the index of an element of an array with this shape as text: `3`, or `1, 0, 5`. */
 export function indexText(element: number, shape: readonly number[]): string {
   const found: number[] = [];

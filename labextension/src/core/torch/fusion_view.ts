@@ -73,7 +73,7 @@ class FusionView implements Mounted {
 
   update(change: string): void {
     if (change === 'document') {
-      this.show(Math.min(this.shown, this.graphs.length - 1));
+      this.show(Math.min(Math.max(0, this.shown), this.graphs.length - 1));
       this.follow();
     }
   }

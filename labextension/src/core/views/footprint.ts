@@ -15,6 +15,7 @@ import {
   indexText,
   launchKey,
   load,
+  mustLoad,
   programText,
   type FootprintFacts,
   type FootprintMap,
@@ -93,8 +94,7 @@ class FootprintView implements Mounted {
   }
 
   update(change: string): void {
-    const other = launchKey(this.store) !== this.loaded;
-    if ((change === 'document' && other) || (change === 'host' && (other || !this.facts))) {
+    if (mustLoad(this.store, change, this.loaded, this.facts !== null)) {
       this.store.run(this.load());
     }
   }

@@ -12,7 +12,7 @@ import { PendingLink } from '../pending_link';
 import { placeOf } from '../launch_place';
 import { LaunchPictures } from '../plot/launch_pictures';
 import type { Store } from '../store';
-import { bytesText, emptyReason, launchKey, load, regionText, type LaunchFacts } from '../teaching';
+import { bytesText, emptyReason, launchKey, load, mustLoad, regionText, type LaunchFacts } from '../teaching';
 import type { ExportedLaunch } from '../film/launch_film';
 import { type ExportControls, exportControls } from './launch_export';
 import { whereText } from './launch_text';
@@ -102,22 +102,13 @@ class LaunchView implements Mounted {
   }
 
   update(change: string): void {
-    const other = launchKey(this.store) !== this.loaded;
-    if ((change === 'document' && other) || (change === 'host' && (other || !this.facts))) {
+    if (mustLoad(this.store, change, this.loaded, this.facts !== null)) {
       this.store.run(this.load());
     }
   }
 
   key(event: KeyboardEvent): boolean {
-    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (by && this.player) {
-      this.advance(by);
-    } else if (event.key === ' ' && !(event.target instanceof HTMLButtonElement)) {
-      this.playing.toggle();
-    } else {
-      return false;
-    }
-    return true;
+    return this.playing.key(event, (by) => this.advance(by));
   }
 
   advance(by: number): void {

@@ -12,9 +12,17 @@ import { TilePicture, thumbnail } from '../plot/tile_picture';
 import { type Played, Playing } from '../playing';
 import { StepPlayer, type LineStep } from '../step_player';
 import type { Store } from '../store';
-import { emptyReason, launchKey, load, programText, type StepEvent, type StepFacts } from '../teaching';
+import {
+  emptyReason,
+  launchKey,
+  load,
+  mustLoad,
+  programText,
+  type StepEvent,
+  type StepFacts,
+} from '../teaching';
 import type { Mounted, ViewSpec } from './spec';
-import { HelperRows, lineCells } from './step_lines';
+import { HelperRows, lineCells, placeText } from './step_lines';
 import { type ChosenValue, otherPrograms, stepParts, valueIn } from './step_link';
 
 export const step: ViewSpec = {
@@ -100,8 +108,7 @@ class StepView implements Mounted {
   }
 
   update(change: string): void {
-    const other = launchKey(this.store) !== this.loaded;
-    if ((change === 'document' && other) || (change === 'host' && (other || !this.facts))) {
+    if (mustLoad(this.store, change, this.loaded, this.facts !== null)) {
       this.store.run(this.load());
     } else if (change === 'host') {
       this.programs.forEach((input) => (input.disabled = !this.store.host.request));
@@ -117,12 +124,10 @@ class StepView implements Mounted {
   }
 
   key(event: KeyboardEvent): boolean {
-    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (by && this.player) {
-      this.advance(by);
-    } else if (event.key === ' ' && !(event.target instanceof HTMLButtonElement)) {
-      this.playing.toggle();
-    } else if (event.key === 'c') {
+    if (this.playing.key(event, (by) => this.advance(by))) {
+      return true;
+    }
+    if (event.key === 'c') {
       this.run(1);
     } else if (event.key === 'o') {
       this.stepOver();
@@ -383,15 +388,6 @@ class StepView implements Mounted {
     return this.player?.steps[0][this.player.at];
   }
 
-  /** Returns where a step is, as text. */
-  private placeText({ line, calls, occurrence }: LineStep): string {
-    const found = helperLine(this.facts!, line);
-    const place = found
-      ? `line ${found.line} of ${found.helper.name}, called in line ${calls[0]}`
-      : `line ${line}`;
-    return `${place}${occurrence ? `, execution ${occurrence + 1}` : ''}`;
-  }
-
   private go(at: number, tell = true): void {
     const { facts, player } = this;
     if (!facts || !player?.count) {
@@ -400,7 +396,7 @@ class StepView implements Mounted {
     player.go(at);
     this.slider.value = String(player.at);
     const now = player.steps[0][player.at];
-    this.where.textContent = `${this.placeText(now)} · ${player.at + 1} of ${player.count}`;
+    this.where.textContent = `${placeText(facts, now)} · ${player.at + 1} of ${player.count}`;
     this.helpers?.show([...now.calls, now.line]);
     this.paintBreakpoints();
     facts.runs.forEach((_, run) => this.paintRun(run));

@@ -3,6 +3,8 @@
 import { h } from '../dom';
 import { helperLine, innerOf } from '../helpers';
 import type { HelperSource } from '../schema';
+import type { LineStep } from '../step_player';
+import type { StepFacts } from '../teaching';
 
 /** Creates the cells of a line: the breakpoint, the source, and the values of each run. `place` identifies the line. */
 export function lineCells(place: number, line: number, code: string, runs: number): HTMLElement[] {
@@ -21,6 +23,15 @@ export function lineCells(place: number, line: number, code: string, runs: numbe
     h('div.bnb-step-values', { 'data-run': run, 'data-at': place }),
   );
   return [mark, source, ...values];
+}
+
+/** Returns where a step is, as text. */
+export function placeText(facts: Pick<StepFacts, 'helpers'>, { line, calls, occurrence }: LineStep): string {
+  const found = helperLine(facts, line);
+  const place = found
+    ? `line ${found.line} of ${found.helper.name}, called in line ${calls[0]}`
+    : `line ${line}`;
+  return `${place}${occurrence ? `, execution ${occurrence + 1}` : ''}`;
 }
 
 /** The helpers that the current step is in. Their lines stand below the line of the call. */
