@@ -117,7 +117,7 @@ def prelude(threads: Threads, text: TextWriter) -> list[str]:
 def footer(func: Func, threads: int, programs: int) -> list[str]:
     """The attributes of the kernel and of the calls in it."""
     # By default ptxas spills values for a later iteration, to make room for one more program on an SM.
-    ahead = any(op.attrs.get("scheduling_barrier") for op in func.ops())
+    ahead = any(op.attrs.get("scheduling_barrier") not in (None, "straight") for op in func.ops())
     resident, most = warp_specialization.resident(func, threads) or int(ahead), func.attrs.get("maxnreg")
     least = f' "nvvm.minctasm"="{resident}"' if resident and not most else ""
     if most:  # ptxas takes one of both limits

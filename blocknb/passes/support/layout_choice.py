@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence, Set
 
 from blocknb.analysis import affine
 from blocknb.analysis.liveness import is_cheap
-from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, uses
+from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, uses, walk
 from blocknb.ir.traversal import forward_slice, reachable
 from blocknb.language.ops import ACCESSES, ATOMICS, LOOPS, OPS
 from blocknb.layouts import tables
@@ -34,6 +34,7 @@ SCALES = 256  # elements of a line by which a product with operands in registers
 PRODUCT = 1e12  # the least weight per element of a product's proposal
 COPIES = 2  # of a tile's elements that its threads may hold: a tile that is joined with another one is repeated twice
 SECTOR = 32  # the smallest memory transaction in bytes
+FEW_LOADS = 4  # of a thread, for the line of a tile
 HALF_ACCESS = 8  # bytes: half of the widest access of a thread
 
 
@@ -209,6 +210,7 @@ class LayoutChoice:
                 self.layouts[root] = max(proposals, key=lambda p: p[0])[1]
         self.keep_recurrences_within_warps()
         self.widen_reduced()
+        self.widen_mixed()
         self.settle_loads(members)
         for op in self.func.ops():  # program order: a reduction's operand has its layout before the result needs one
             if op.name == "scan":
@@ -303,6 +305,35 @@ class LayoutChoice:
             fitting = [x for x in proposals if x.contiguous_registers(axis) * bytes == SECTOR]
             best = min(fitting, key=lambda x: exchanges(x, axis), default=now)
             if exchanges(best, axis) < exchanges(now, axis):
+                self.layouts[root] = best
+                self.widened.add(best)
+
+    def widen_mixed(self) -> None:
+        """Gives tiles of several element sizes, in code without a loop around products, the layout of the smaller elements if that saves
+        conversions. A thread then reads a whole sector of the larger elements by two accesses."""
+        if not self.products:
+            return
+        looped = {x for op in self.func.ops() if op.name in LOOPS for block in op.blocks for x in walk(block)}
+        found: dict[Value, list[Op]] = {}
+        for op in self.func.ops():
+            if op.name in ("load", "store") and op.args[0].type.shape:
+                value = op.result if op.name == "load" else op.args[1]
+                if self.anchored(value):
+                    found.setdefault(self.groups.find(value), []).append(op)
+        for root, ops in found.items():
+            now = self.layouts.get(root)
+            if now is None or now in self.products or any(op in looped for op in ops):
+                continue
+            bytes = max(op.args[0].type.dtype.element.bytes for op in ops)
+            moved: dict[Layout, float] = {}
+            for op in ops:
+                moved[self.access_layout(op)] = moved.get(self.access_layout(op), 0) + self.weight(op, 1.0)
+            axis = next((axis for axis in range(len(now.shape)) if now.contiguous_registers(axis) > 1), None)
+            if axis is None:
+                continue
+            fitting = [x for x in moved if x.contiguous_registers(axis) * bytes == SECTOR and moved[x] >= moved.get(now, 0)]
+            best = max(fitting, key=lambda x: moved[x], default=now)
+            if best != now and bytes * now.contiguous_registers(axis) < SECTOR:
                 self.layouts[root] = best
                 self.widened.add(best)
 
@@ -477,7 +508,12 @@ class LayoutChoice:
         address, so that it is issued once for them, or one from loaded addresses, which no order of the lanes makes consecutive."""
         if is_short_store(op):
             return True
-        if op.name != "load" or len(op.args[0].type.shape) != 1 or wanted.is_replicated:
+        if op.name != "load" or len(op.args[0].type.shape) != 1:
+            return False
+        if self.products and op in self.outside[False] and op.result.type.size <= FEW:
+            # The L1 cache serves all replicas at once. A conversion would make all warps wait for the load.
+            return wanted.num_registers <= FEW_LOADS * min(self.facts.contiguity(op.args[0], 0), wanted.contiguous_registers(0), 16 // op.result.type.dtype.bytes)
+        if wanted.is_replicated:
             return False
         scattered = self.anchored(op.args[0]) and self.facts.contiguity(op.args[0], 0) == 1
         return scattered or 1 < wanted.contiguous_registers(0) <= self.equal_addresses(op)

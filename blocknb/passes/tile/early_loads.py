@@ -35,7 +35,7 @@ COMPUTED = ("exp", "exp2", "log", "log2")
 
 def applies(func: Func, target: Target) -> bool:
     """Whether a loop loads tiles, also in its branches."""
-    return any(op.name == "for" and any(x.name == "load" for x in walk(op.blocks[0])) for op in func.ops())
+    return any(op.name == "dot" for op in func.body.ops) or any(op.name == "for" and any(x.name == "load" for x in walk(op.blocks[0])) for op in func.ops())
 
 
 @gpu_pass(optional=True, applies=applies)
@@ -78,7 +78,9 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
         if op.name == "for":
             planner.loop(op)
             planner.branches(op)
-    return rebuild(func, moving(planner.moved)) if planner.moved else func
+    if planner.moved:
+        func = rebuild(func, moving(planner.moved))
+    return planner.between_products(func)
 
 
 class EarlyLoads(PipeliningLegality):
@@ -114,6 +116,44 @@ class EarlyLoads(PipeliningLegality):
             first, needs = self.loads_of(block)
             if LEAST <= needs <= BRANCHES * min(256, 65536 // self.threads) // 256 and block not in self.moved:
                 self.move(block, first, needs, "a branch", "clock")
+
+    def between_products(self, func: Func) -> Func:
+        """Moves loads of code without a loop, which follow a product, before that product."""
+        body = list(func.body.ops)
+        if not any(op.name == "dot" for op in body) or why_none_within(func.ops()):
+            return func
+        import os
+        mode = os.environ.get("ZKMODE", "B")
+        budget = int(os.environ.get("ZKBUDGET", "96"))
+        places = [i for i, op in enumerate(body) if op.name == "dot" or op.blocks]
+        left = min(256, 65536 // self.threads) - ROOM - self.liveness.most()
+        budget = min(budget, left)
+        before: dict[int, list[Op]] = {}
+        gone: set[int] = set()
+        for number, place in enumerate(places):
+            end = places[number + 1] if number + 1 < len(places) else len(body)
+            start = place if mode == "A" and not body[place].blocks else place + 1
+            first: list[Op] = []
+            for position in range(place + 1, end):
+                op = body[position]
+                if op.name == "load" and op.result.type.shape and not op.attrs.get("volatile"):
+                    behind = self.behind(op, body[start:end])
+                    if behind is not None and not self.why_not_read_early(op, inside_of(body[start:position])):
+                        first += [x for x in (*behind, op) if x not in first]
+            while first and first[-1].name != "load":
+                first.pop()
+            needs = sum(registers(op.result, self.threads) for op in first if op.name == "load")
+            if LEAST <= needs <= budget:
+                last = revised(first[-1], attrs={**first[-1].attrs, "scheduling_barrier": "straight"})
+                before[start] = [*first[:-1], last]
+                gone |= {op.id for op in first}
+                self.notes(last, f"loads are in flight during a product, in {counted(needs, 'register')} per thread")
+        if not before:
+            return func
+        ops = [
+            x for i, op in enumerate((*body, None)) for x in (*before.get(i, ()), *(() if op is None or op.id in gone else (op,)))
+        ]
+        return func.replace(body=Block(func.body.args, tuple(ops)))
 
     def loads_of(self, block: Block) -> tuple[list[Op], int]:
         """The ops that can move to the head of a block, the last one a load, and the registers per thread that their loads take."""
