@@ -13,7 +13,7 @@ from blocknb.codegen.gpu.threads import Threads
 from blocknb.codegen.maps import MapSpec
 from blocknb.codegen.report import Site
 from blocknb.codegen.text import symbol
-from blocknb.ir.core import Func
+from blocknb.ir.core import Block, Func
 from blocknb.language.ops import LOOPS
 from blocknb.trace import Note, Notes
 
@@ -113,11 +113,22 @@ def prelude(threads: Threads, text: TextWriter) -> list[str]:
         f"  %warp = and i32 %warp.raw, {threads.num_warps - 1}",
     ]
 
+#: Registers per thread of loads for a later iteration. ptxas keeps fewer without being told to.
+SPILLED = 8
+
+
+def is_read_ahead(block: Block) -> bool:
+    """Whether the loads of a block up to a scheduling barrier take so many registers that ptxas would spill them."""
+    loads = [op for op in block.ops if op.name == "load" and op.result.type.shape]
+    return any(op.attrs.get("scheduling_barrier") not in (None, "straight") for op in loads) and (
+        sum(max(1, op.result.type.layout.num_registers * op.result.type.dtype.bytes // 4) for op in loads) >= SPILLED
+    )
+
 
 def footer(func: Func, threads: int, programs: int) -> list[str]:
     """The attributes of the kernel and of the calls in it."""
     # By default ptxas spills values for a later iteration, to make room for one more program on an SM.
-    ahead = any(op.attrs.get("scheduling_barrier") not in (None, "straight") for op in func.ops())
+    ahead = any(is_read_ahead(block) for op in func.ops() for block in op.blocks)
     resident, most = warp_specialization.resident(func, threads) or int(ahead), func.attrs.get("maxnreg")
     least = f' "nvvm.minctasm"="{resident}"' if resident and not most else ""
     if most:  # ptxas takes one of both limits

@@ -15,7 +15,7 @@ from typing import Any
 
 from blocknb.analysis.liveness import Liveness, registers
 from blocknb.ir.build import Rebuild, rebuild, revised
-from blocknb.ir.core import Block, Func, Op, Value, walk
+from blocknb.ir.core import Block, Func, Op, Value, walk, within
 from blocknb.language.ops import LOOPS, OPS
 from blocknb.passes.pipelining.legality import PipeliningLegality, why_none_within
 from blocknb.passes.registry import gpu_pass
@@ -26,6 +26,7 @@ from blocknb.trace import Notes
 
 LEAST = 16  # registers per thread of the loads of an iteration, four vectors; for two, cross entropy lost 3 to 7 % by its occupancy
 MOST = 64  # registers per thread for loads in flight
+MOST_BETWEEN = 96  # registers per thread for loads between two products outside of loops
 BRANCHES = (
     96  # of 256 registers per thread, for the loads of a branch in a loop with products: few warps hide their latency
 )
@@ -35,7 +36,7 @@ COMPUTED = ("exp", "exp2", "log", "log2")
 
 def applies(func: Func, target: Target) -> bool:
     """Whether a loop loads tiles, also in its branches."""
-    return any(op.name == "dot" for op in func.body.ops) or any(op.name == "for" and any(x.name == "load" for x in walk(op.blocks[0])) for op in func.ops())
+    return any(op.name in ("dot", "for") for op in func.ops())
 
 
 @gpu_pass(optional=True, applies=applies)
@@ -80,7 +81,7 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
             planner.branches(op)
     if planner.moved:
         func = rebuild(func, moving(planner.moved))
-    return planner.between_products(func)
+    return planner.straight(func)
 
 
 class EarlyLoads(PipeliningLegality):
@@ -117,48 +118,49 @@ class EarlyLoads(PipeliningLegality):
             if LEAST <= needs <= BRANCHES * min(256, 65536 // self.threads) // 256 and block not in self.moved:
                 self.move(block, first, needs, "a branch", "clock")
 
-    def between_products(self, func: Func) -> Func:
-        """Moves loads of code without a loop, which follow a product, before that product."""
-        body = list(func.body.ops)
-        if not any(op.name == "dot" for op in body) or why_none_within(func.ops()):
+    def straight(self, func: Func) -> Func:
+        """Issues the loads of code without loops together, up to the next product, loop or branch."""
+        if not any(op.name == "dot" for op in func.ops()) or why_none_within(func.ops()):
             return func
-        import os
-        mode = os.environ.get("ZKMODE", "B")
-        budget = int(os.environ.get("ZKBUDGET", "96"))
-        places = [i for i, op in enumerate(body) if op.name == "dot" or op.blocks]
         left = min(256, 65536 // self.threads) - ROOM - self.liveness.most()
-        budget = min(budget, left)
-        before: dict[int, list[Op]] = {}
-        gone: set[int] = set()
-        for number, place in enumerate(places):
-            end = places[number + 1] if number + 1 < len(places) else len(body)
-            start = place if mode == "A" and not body[place].blocks else place + 1
-            first: list[Op] = []
-            for position in range(place + 1, end):
-                op = body[position]
-                if op.name == "load" and op.result.type.shape and not op.attrs.get("volatile"):
-                    behind = self.behind(op, body[start:end])
-                    if behind is not None and not self.why_not_read_early(op, inside_of(body[start:position])):
-                        first += [x for x in (*behind, op) if x not in first]
-            while first and first[-1].name != "load":
-                first.pop()
-            needs = sum(registers(op.result, self.threads) for op in first if op.name == "load")
-            if LEAST <= needs <= budget:
-                last = revised(first[-1], attrs={**first[-1].attrs, "scheduling_barrier": "straight"})
-                before[start] = [*first[:-1], last]
-                gone |= {op.id for op in first}
-                self.notes(last, f"loads are in flight during a product, in {counted(needs, 'register')} per thread")
-        if not before:
-            return func
-        ops = [
-            x for i, op in enumerate((*body, None)) for x in (*before.get(i, ()), *(() if op is None or op.id in gone else (op,)))
-        ]
-        return func.replace(body=Block(func.body.args, tuple(ops)))
+        return func.replace(body=self.grouped(func.body, min(MOST_BETWEEN, left)))
+
+    def grouped(self, block: Block, most: int) -> Block:
+        """A block, and the blocks of its branches, with the loads of each segment that follows a product at the segment's head."""
+        segment: list[Op] = []
+        ops: list[Op] = []
+        multiplied = False
+        for op in block.ops:
+            if op.name == "dot" or op.blocks or op is block.ops[-1]:
+                ops += self.with_loads_first(segment, most) if multiplied else segment
+                segment = []
+                multiplied |= any(x.name == "dot" for x in within(op))
+                inner = tuple(self.grouped(x, most) for x in op.blocks) if op.name == "if" else op.blocks
+                ops.append(op.replace(blocks=inner) if inner != op.blocks else op)
+            else:
+                segment.append(op)
+        return Block(block.args, tuple(ops))
+
+    def with_loads_first(self, segment: Sequence[Op], most: int) -> Sequence[Op]:
+        """The ops of a segment, with its loads at its head if that is worth it: if arithmetic on one stands between two of them."""
+        first, needs = self.loads_among(segment)
+        if not LEAST <= needs <= most:
+            return segment
+        loaded = {op.result for op in first if op.name == "load"}
+        until = segment[: segment.index(first[-1])]
+        if not any(loaded & set(op.args) for op in until):
+            return segment
+        last = revised(first[-1], attrs={**first[-1].attrs, "scheduling_barrier": "straight"})
+        self.notes(last, f"loads up to the next product are in flight at once, in {counted(needs, 'register')} per thread")
+        return [*first[:-1], last, *(op for op in segment if op not in first)]
 
     def loads_of(self, block: Block) -> tuple[list[Op], int]:
         """The ops that can move to the head of a block, the last one a load, and the registers per thread that their loads take."""
+        return self.loads_among(block.ops[:-1])
+
+    def loads_among(self, body: Sequence[Op]) -> tuple[list[Op], int]:
+        """The same for a sequence of ops."""
         first: list[Op] = []
-        body = block.ops[:-1]
         for position, op in enumerate(body):
             if op.name == "load" and op.result.type.shape and not op.attrs.get("volatile"):
                 behind = self.behind(op, body)
