@@ -113,22 +113,25 @@ def prelude(threads: Threads, text: TextWriter) -> list[str]:
         f"  %warp = and i32 %warp.raw, {threads.num_warps - 1}",
     ]
 
-#: Registers per thread of loads for a later iteration. ptxas keeps fewer without being told to.
+
+#: Registers per thread of loads for a later iteration of a loop with products. ptxas spills fewer in no case that was seen, and its own
+#: choice of registers leaves room for more CTAs.
 SPILLED = 8
 
 
-def is_read_ahead(block: Block) -> bool:
-    """Whether the loads of a block up to a scheduling barrier take so many registers that ptxas would spill them."""
+def is_read_ahead(block: Block, least: int) -> bool:
+    """Whether a block reads tiles ahead, for another iteration or before its arithmetic, into so many registers per thread at least."""
     loads = [op for op in block.ops if op.name == "load" and op.result.type.shape]
     return any(op.attrs.get("scheduling_barrier") not in (None, "straight") for op in loads) and (
-        sum(max(1, op.result.type.layout.num_registers * op.result.type.dtype.bytes // 4) for op in loads) >= SPILLED
+        sum(max(1, op.result.type.layout.num_registers * op.result.type.dtype.bytes // 4) for op in loads) >= least
     )
 
 
 def footer(func: Func, threads: int, programs: int) -> list[str]:
     """The attributes of the kernel and of the calls in it."""
     # By default ptxas spills values for a later iteration, to make room for one more program on an SM.
-    ahead = any(is_read_ahead(block) for op in func.ops() for block in op.blocks)
+    products = any(op.name == "dot" for op in func.ops())
+    ahead = any(is_read_ahead(block, SPILLED if products else 1) for op in func.ops() for block in op.blocks)
     resident, most = warp_specialization.resident(func, threads) or int(ahead), func.attrs.get("maxnreg")
     least = f' "nvvm.minctasm"="{resident}"' if resident and not most else ""
     if most:  # ptxas takes one of both limits

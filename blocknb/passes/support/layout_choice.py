@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence, Set
 
 from blocknb.analysis import affine
 from blocknb.analysis.liveness import is_cheap
-from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, uses, walk
+from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, uses
 from blocknb.ir.traversal import forward_slice, reachable
 from blocknb.language.ops import ACCESSES, ATOMICS, LOOPS, OPS
 from blocknb.layouts import tables
@@ -18,13 +18,16 @@ from blocknb.layouts.linear import Layout
 from blocknb.passes.distributed.epilogue_subtiling import by_warp, products
 from blocknb.passes.support.layout_facts import (
     FEW,
+    SECTOR,
     carried_together,
     exchanges,
     is_line_of_indices,
     is_short_store,
+    loads_little,
     outside_of_loops,
 )
 from blocknb.passes.support.layout_groups import LayoutGroups
+from blocknb.passes.support.mixed_sizes import widen_mixed
 from blocknb.passes.support.tile_views import MOVING, POINTWISE, VIEWS, moved_layout, operand_layout
 from blocknb.passes.tile.select_mma import operand_layouts
 
@@ -33,8 +36,6 @@ SMALL = 1024  # elements: up to this size a load with replicas is preferred to a
 SCALES = 256  # elements of a line by which a product with operands in registers is multiplied
 PRODUCT = 1e12  # the least weight per element of a product's proposal
 COPIES = 2  # of a tile's elements that its threads may hold: a tile that is joined with another one is repeated twice
-SECTOR = 32  # the smallest memory transaction in bytes
-FEW_LOADS = 4  # of a thread, for the line of a tile
 HALF_ACCESS = 8  # bytes: half of the widest access of a thread
 
 
@@ -210,7 +211,8 @@ class LayoutChoice:
                 self.layouts[root] = max(proposals, key=lambda p: p[0])[1]
         self.keep_recurrences_within_warps()
         self.widen_reduced()
-        self.widen_mixed()
+        if self.products:
+            self.widened |= widen_mixed(self)
         self.settle_loads(members)
         for op in self.func.ops():  # program order: a reduction's operand has its layout before the result needs one
             if op.name == "scan":
@@ -305,35 +307,6 @@ class LayoutChoice:
             fitting = [x for x in proposals if x.contiguous_registers(axis) * bytes == SECTOR]
             best = min(fitting, key=lambda x: exchanges(x, axis), default=now)
             if exchanges(best, axis) < exchanges(now, axis):
-                self.layouts[root] = best
-                self.widened.add(best)
-
-    def widen_mixed(self) -> None:
-        """Gives tiles of several element sizes, in code without a loop around products, the layout of the smaller elements if that saves
-        conversions. A thread then reads a whole sector of the larger elements by two accesses."""
-        if not self.products:
-            return
-        looped = {x for op in self.func.ops() if op.name in LOOPS for block in op.blocks for x in walk(block)}
-        found: dict[Value, list[Op]] = {}
-        for op in self.func.ops():
-            if op.name in ("load", "store") and op.args[0].type.shape:
-                value = op.result if op.name == "load" else op.args[1]
-                if self.anchored(value):
-                    found.setdefault(self.groups.find(value), []).append(op)
-        for root, ops in found.items():
-            now = self.layouts.get(root)
-            if now is None or now in self.products or any(op in looped for op in ops):
-                continue
-            bytes = max(op.args[0].type.dtype.element.bytes for op in ops)
-            moved: dict[Layout, float] = {}
-            for op in ops:
-                moved[self.access_layout(op)] = moved.get(self.access_layout(op), 0) + self.weight(op, 1.0)
-            axis = next((axis for axis in range(len(now.shape)) if now.contiguous_registers(axis) > 1), None)
-            if axis is None:
-                continue
-            fitting = [x for x in moved if x.contiguous_registers(axis) * bytes == SECTOR and moved[x] >= moved.get(now, 0)]
-            best = max(fitting, key=lambda x: moved[x], default=now)
-            if best != now and bytes * now.contiguous_registers(axis) < SECTOR:
                 self.layouts[root] = best
                 self.widened.add(best)
 
@@ -510,9 +483,12 @@ class LayoutChoice:
             return True
         if op.name != "load" or len(op.args[0].type.shape) != 1:
             return False
-        if self.products and op in self.outside[False] and op.result.type.size <= FEW:
-            # The L1 cache serves all replicas at once. A conversion would make all warps wait for the load.
-            return wanted.num_registers <= FEW_LOADS * min(self.facts.contiguity(op.args[0], 0), wanted.contiguous_registers(0), 16 // op.result.type.dtype.bytes)
+        if (
+            self.products
+            and op in self.outside[False]
+            and loads_little(op, wanted, self.facts.contiguity(op.args[0], 0))
+        ):
+            return True
         if wanted.is_replicated:
             return False
         scattered = self.anchored(op.args[0]) and self.facts.contiguity(op.args[0], 0) == 1

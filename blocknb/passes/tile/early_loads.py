@@ -3,7 +3,7 @@
 ptxas schedules a basic block for few registers: it loads a vector, uses it, and loads the next one into the same registers. The thread
 then waits for the latency of memory once per vector. A scheduling barrier after the last load keeps all loads of the iteration in flight.
 The accumulators of such a loop leave enough registers for the loaded vectors. The same holds for a branch in a loop with products, whose
-loads no asynchronous copy replaces.
+loads no asynchronous copy replaces, and for straight code after a product, which computes on one tile and then loads the next one.
 
 Source: Volkov, "Better Performance at Lower Occupancy" (GTC 2010).
 """
@@ -26,7 +26,10 @@ from blocknb.trace import Notes
 
 LEAST = 16  # registers per thread of the loads of an iteration, four vectors; for two, cross entropy lost 3 to 7 % by its occupancy
 MOST = 64  # registers per thread for loads in flight
-MOST_BETWEEN = 96  # registers per thread for loads between two products outside of loops
+DURING = 16  # registers per thread for loads during a product outside of loops: for twice as many, kernels lost 6 to 14 % by occupancy
+MOST_BETWEEN = 96  # the same after a product
+SHARED_FILE = 128  # registers per thread for live tiles: three CTAs of four warps share the register file of an SM
+SCALARS = 8  # registers per thread of short lines, which the estimate of live tiles counts
 BRANCHES = (
     96  # of 256 registers per thread, for the loads of a branch in a loop with products: few warps hide their latency
 )
@@ -35,19 +38,22 @@ COMPUTED = ("exp", "exp2", "log", "log2")
 
 
 def applies(func: Func, target: Target) -> bool:
-    """Whether a loop loads tiles, also in its branches."""
-    return any(op.name in ("dot", "for") for op in func.ops())
+    """Whether the function has a product, or a loop that loads tiles, also in its branches."""
+    return any(
+        op.name == "dot" or (op.name == "for" and any(x.name == "load" for x in walk(op.blocks[0])))
+        for op in func.ops()
+    )
 
 
 @gpu_pass(optional=True, applies=applies)
 def early_loads(func: Func, target: Target, notes: Notes) -> Func:
     """Issues all loads of an iteration before its arithmetic
 
-    When: a loop without products loads between 16 and 64 registers per thread and iteration, and no earlier pass prefetches them. Or a
-    branch in a loop with products loads between 16 and 96.
+    When: a loop without products loads between 16 and 64 registers per thread and iteration, and no earlier pass prefetches them. Or
+    between 16 and 96 are loaded by a branch in a loop with products, or after a product that no loop contains.
 
-    What: the loads move to the head of the iteration or branch, with their addresses and masks. Machine code issues all of them before it
-    uses the first one.
+    What: the loads move to the head of the iteration or branch, or to the product, with their addresses and masks. Machine code issues all
+    of them before it uses the first one. After a product, 16 registers at most are loaded before it, and arrive while it runs.
 
     Why: ptxas saves registers. It waits for a vector before it loads the next one into the same registers, and memory idles meanwhile.
 
@@ -119,40 +125,49 @@ class EarlyLoads(PipeliningLegality):
                 self.move(block, first, needs, "a branch", "clock")
 
     def straight(self, func: Func) -> Func:
-        """Issues the loads of code without loops together, up to the next product, loop or branch."""
+        """Issues the loads after a product together, in code without a loop, if the live tiles leave room for them."""
         if not any(op.name == "dot" for op in func.ops()) or why_none_within(func.ops()):
             return func
-        left = min(256, 65536 // self.threads) - ROOM - self.liveness.most()
-        return func.replace(body=self.grouped(func.body, min(MOST_BETWEEN, left)))
+        noted = len(self.notes.list)
+        after = func.replace(body=self.grouped(func.body))
+        before = self.liveness.most()
+        if Liveness(after, self.threads).most() > max(before + SCALARS, SHARED_FILE):
+            del self.notes.list[noted:]
+            return func
+        return after
 
-    def grouped(self, block: Block, most: int) -> Block:
-        """A block, and the blocks of its branches, with the loads of each segment that follows a product at the segment's head."""
+    def grouped(self, block: Block) -> Block:
+        """A block, and the blocks of its branches, with the loads that follow each product issued together."""
         segment: list[Op] = []
         ops: list[Op] = []
         multiplied = False
         for op in block.ops:
-            if op.name == "dot" or op.blocks or op is block.ops[-1]:
-                ops += self.with_loads_first(segment, most) if multiplied else segment
-                segment = []
-                multiplied |= any(x.name == "dot" for x in within(op))
-                inner = tuple(self.grouped(x, most) for x in op.blocks) if op.name == "if" else op.blocks
-                ops.append(op.replace(blocks=inner) if inner != op.blocks else op)
-            else:
+            if op.name != "dot" and not op.blocks and op is not block.ops[-1]:
                 segment.append(op)
+                continue
+            ops = self.with_loads_together(ops, segment) if multiplied else ops + segment
+            segment = []
+            multiplied |= any(x.name == "dot" for x in within(op))
+            inner = tuple(map(self.grouped, op.blocks)) if op.name == "if" else op.blocks
+            ops.append(op.replace(blocks=inner) if inner != op.blocks else op)
         return Block(block.args, tuple(ops))
 
-    def with_loads_first(self, segment: Sequence[Op], most: int) -> Sequence[Op]:
-        """The ops of a segment, with its loads at its head if that is worth it: if arithmetic on one stands between two of them."""
-        first, needs = self.loads_among(segment)
-        if not LEAST <= needs <= most:
-            return segment
-        loaded = {op.result for op in first if op.name == "load"}
-        until = segment[: segment.index(first[-1])]
-        if not any(loaded & set(op.args) for op in until):
-            return segment
+    def with_loads_together(self, before: list[Op], segment: Sequence[Op]) -> list[Op]:
+        """The ops of a block up to the end of a segment. Its loads move to its head, if they are worth it. Few loads move before the
+        product that precedes the segment, and are in flight during it."""
+        left = min(256, 65536 // self.threads) - ROOM - self.liveness.most()
+        during = before[-1:] if before[-1].name == "dot" else []
+        first, needs = self.loads_among([*during, *segment])
+        if any(op in first for op in during) or needs > DURING:
+            during = []
+            first, needs = self.loads_among(segment)
+        if not LEAST <= needs <= min(MOST_BETWEEN, left):
+            return [*before, *segment]
         last = revised(first[-1], attrs={**first[-1].attrs, "scheduling_barrier": "straight"})
-        self.notes(last, f"loads up to the next product are in flight at once, in {counted(needs, 'register')} per thread")
-        return [*first[:-1], last, *(op for op in segment if op not in first)]
+        where = "during a product" if during else "after a product"
+        self.notes(last, f"all loads {where} are in flight at once, in {counted(needs, 'register')} per thread")
+        rest = (op for op in segment if op not in first)
+        return [*before[: len(before) - len(during)], *first[:-1], last, *during, *rest]
 
     def loads_of(self, block: Block) -> tuple[list[Op], int]:
         """The ops that can move to the head of a block, the last one a load, and the registers per thread that their loads take."""
