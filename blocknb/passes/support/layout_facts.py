@@ -11,6 +11,7 @@ from blocknb.layouts.linear import Layout
 
 FEW = 64  # elements of a short line
 FEW_LOADS = 4  # of a thread, for a short line
+SMALL = 1024  # elements: up to this size a load with replicas is preferred to a conversion
 SECTOR = 32  # the smallest memory transaction in bytes
 
 
@@ -46,6 +47,11 @@ def is_line_of_indices(op: Op, num_warps: int) -> bool:
     if op.name != "load" or len(op.result.type.shape) != 1:
         return False
     return op.result.type.dtype in (t.int32, t.int64) and op.result.type.size <= 32 * num_warps
+
+
+def is_loaded_or_carried(made: Op | None) -> bool:
+    """Whether an op is a small load, or a loop. None, the op of a block argument, stands for a loop that carries the value."""
+    return made is None or made.name == "for" or (made.name == "load" and made.result.type.size <= SMALL)
 
 
 def is_short_store(op: Op) -> bool:

@@ -8,19 +8,38 @@ Source: NVIDIA, "CUDA C++ Best Practices Guide", section 10.2 (a warp's accesses
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Set
+from typing import Protocol
 
 from blocknb.ir.core import Func, Op, Value, walk
 from blocknb.language.ops import LOOPS
 from blocknb.layouts.linear import Layout
 from blocknb.passes.support.layout_facts import SECTOR
-
-if TYPE_CHECKING:
-    from blocknb.passes.support.layout_choice import LayoutChoice
+from blocknb.passes.support.layout_groups import LayoutGroups
 
 
-def widen_mixed(choice: LayoutChoice) -> set[Layout]:
+class ProposedLayouts(Protocol):
+    """What `layout_choice` knows when all accesses have proposed layouts."""
+
+    func: Func
+    groups: LayoutGroups
+    layouts: dict[Value, Layout]  # of groups
+
+    @property
+    def products(self) -> Set[Layout]:
+        """The layouts of products."""
+
+    def anchored(self, value: Value) -> bool:
+        """Whether a value has one layout."""
+
+    def access_layout(self, op: Op) -> Layout:
+        """The layout that an access proposes."""
+
+    def weight(self, op: Op, iterations: float) -> float:
+        """The bytes that an access moves."""
+
+
+def widen_mixed(choice: ProposedLayouts) -> set[Layout]:
     """Gives each group of tiles that no loop accesses the layout of its smaller elements, if that saves conversions of as many bytes as
     the larger elements have. Returns these layouts."""
     accesses: dict[Value, list[Op]] = {}
