@@ -7,6 +7,7 @@ stores by bytes times iterations, then the layouts of reductions' results.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
+from math import prod
 
 from blocknb.analysis import affine
 from blocknb.analysis.liveness import is_cheap
@@ -18,22 +19,25 @@ from blocknb.layouts.linear import Layout
 from blocknb.passes.distributed.epilogue_subtiling import by_warp, products
 from blocknb.passes.support.layout_facts import (
     FEW,
+    SECTOR,
+    SMALL,
     carried_together,
     exchanges,
     is_line_of_indices,
+    is_loaded_or_carried,
     is_short_store,
+    loads_little,
     outside_of_loops,
 )
 from blocknb.passes.support.layout_groups import LayoutGroups
+from blocknb.passes.support.mixed_sizes import widen_mixed
 from blocknb.passes.support.tile_views import MOVING, POINTWISE, VIEWS, moved_layout, operand_layout
 from blocknb.passes.tile.select_mma import operand_layouts
 
 ITERATIONS = 16  # the assumed number of iterations of a loop
-SMALL = 1024  # elements: up to this size a load with replicas is preferred to a conversion
 SCALES = 256  # elements of a line by which a product with operands in registers is multiplied
 PRODUCT = 1e12  # the least weight per element of a product's proposal
 COPIES = 2  # of a tile's elements that its threads may hold: a tile that is joined with another one is repeated twice
-SECTOR = 32  # the smallest memory transaction in bytes
 HALF_ACCESS = 8  # bytes: half of the widest access of a thread
 
 
@@ -55,6 +59,7 @@ class LayoutChoice:
         self.fragments: set[Layout] = set()  # of operands that are loaded into registers
         self.widened: set[Layout] = set()  # of rows that loops reduce
         self.outside = [set(outside_of_loops(func.body, with_products)) for with_products in (False, True)]
+        self.lines = self.outside[False] if self.products else set()  # loads that threads may repeat
         self.classify(func.body)
         self.tie(func.body, 1.0)
         if found := self.recurrences():
@@ -188,10 +193,7 @@ class LayoutChoice:
         return op.attrs.get("layout") or self.default(op.args[0].type.shape, 1)
 
     def default(self, shape: tuple[int, ...], vec: int = 4) -> Layout:
-        size = 1
-        for n in shape:
-            size *= n
-        vec = min(vec, max(1, size // (32 * self.num_warps)))
+        vec = min(vec, max(1, prod(shape) // (32 * self.num_warps)))
         return tables.blocked(shape, tuple(reversed(range(len(shape)))), vec, self.num_warps)
 
     def settle(self) -> None:
@@ -209,6 +211,7 @@ class LayoutChoice:
                 self.layouts[root] = max(proposals, key=lambda p: p[0])[1]
         self.keep_recurrences_within_warps()
         self.widen_reduced()
+        self.widened |= widen_mixed(self) if self.products else set()
         self.settle_loads(members)
         for op in self.func.ops():  # program order: a reduction's operand has its layout before the result needs one
             if op.name == "scan":
@@ -234,7 +237,7 @@ class LayoutChoice:
                 continue
             root = self.groups.find(op.result)
             made = set(reachable([op.result], lambda value: self.grouped_results(value, consumers)))
-            carried = members[root] != made and all(map(self.is_loaded_or_carried, members[root]))
+            carried = members[root] != made and all(is_loaded_or_carried(self.defs.get(x)) for x in members[root])
             if members[root] != made and not carried:
                 continue
             layout = self.asked_by_views(members[root], consumers)
@@ -305,11 +308,6 @@ class LayoutChoice:
             if exchanges(best, axis) < exchanges(now, axis):
                 self.layouts[root] = best
                 self.widened.add(best)
-
-    def is_loaded_or_carried(self, value: Value) -> bool:
-        """Whether a value is the result of a small load, or of a loop that carries one from iteration to iteration."""
-        made = self.defs.get(value)
-        return made is None or made.name == "for" or (made.name == "load" and value.type.size <= SMALL)
 
     def loaded_as(self, values: Set[Value], layout: Layout) -> bool:
         """Whether all loads of values take place in a layout."""
@@ -478,8 +476,11 @@ class LayoutChoice:
         the lanes makes consecutive."""
         if is_short_store(op):
             return True
-        if op.name != "load" or len(op.args[0].type.shape) != 1 or wanted.is_replicated:
+        if op.name != "load" or len(op.args[0].type.shape) != 1:
             return False
+        little = op in self.lines and loads_little(op, wanted, self.facts.contiguity(op.args[0], 0))
+        if little or wanted.is_replicated:
+            return little
         scattered = self.anchored(op.args[0]) and self.facts.contiguity(op.args[0], 0) == 1
         return scattered or 1 < wanted.contiguous_registers(0) <= self.equal_addresses(op)
 

@@ -10,6 +10,9 @@ from blocknb.language.ops import LOOPS
 from blocknb.layouts.linear import Layout
 
 FEW = 64  # elements of a short line
+FEW_LOADS = 4  # of a thread, for a short line
+SMALL = 1024  # elements: up to this size a load with replicas is preferred to a conversion
+SECTOR = 32  # the smallest memory transaction in bytes
 
 
 def carried_together(op: Op) -> Iterator[tuple[Value, ...]]:
@@ -46,9 +49,21 @@ def is_line_of_indices(op: Op, num_warps: int) -> bool:
     return op.result.type.dtype in (t.int32, t.int64) and op.result.type.size <= 32 * num_warps
 
 
+def is_loaded_or_carried(made: Op | None) -> bool:
+    """Whether an op is a small load, or a loop. None, the op of a block argument, stands for a loop that carries the value."""
+    return made is None or made.name == "for" or (made.name == "load" and made.result.type.size <= SMALL)
+
+
 def is_short_store(op: Op) -> bool:
     """Whether an op stores a line of few elements, such as one number per row. A conversion would cost more than the store."""
     return op.name == "store" and len(op.args[0].type.shape) == 1 and op.args[0].type.size <= FEW
+
+
+def loads_little(op: Op, wanted: Layout, contiguity: int) -> bool:
+    """Whether each thread can load its part of a short line by few accesses. The L1 cache serves all replicas at once, and a conversion
+    would make all warps wait for the load."""
+    width = min(contiguity, wanted.contiguous_registers(0), 16 // op.result.type.dtype.bytes)
+    return bool(op.result.type.size <= FEW and wanted.num_registers <= FEW_LOADS * width)
 
 
 def exchanges(layout: Layout, axis: int) -> int:

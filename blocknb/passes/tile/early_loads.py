@@ -3,7 +3,7 @@
 ptxas schedules a basic block for few registers: it loads a vector, uses it, and loads the next one into the same registers. The thread
 then waits for the latency of memory once per vector. A scheduling barrier after the last load keeps all loads of the iteration in flight.
 The accumulators of such a loop leave enough registers for the loaded vectors. The same holds for a branch in a loop with products, whose
-loads no asynchronous copy replaces.
+loads no asynchronous copy replaces, and for straight code after a product, which computes on one tile and then loads the next one.
 
 Fewer vectors need no barrier. ptxas aims at the most warps per SM, and keeps more loads in flight if it may take more registers
 (`.minnctapersm`).
@@ -18,7 +18,7 @@ from typing import Any
 
 from blocknb.analysis.liveness import Liveness, registers
 from blocknb.ir.build import Rebuild, rebuild, revised
-from blocknb.ir.core import Block, Func, Op, Value, walk
+from blocknb.ir.core import Block, Func, Op, Value, walk, within
 from blocknb.language.ops import LOOPS, OPS
 from blocknb.passes.pipelining.legality import PipeliningLegality, why_none_within
 from blocknb.passes.registry import gpu_pass
@@ -40,6 +40,10 @@ FEW_THREADS = 512  # per SM: registers that the occupancy of a loop leaves free 
 REGISTERS, MOST_CTAS = 65536, 32  # per SM
 #: Of 256 registers per thread, those for the loads of a branch in a loop with products: few warps hide their latency.
 BRANCHES = 96
+DURING = 16  # registers per thread for loads during a product outside of loops: for twice as many, kernels lost 6 to 14 % by occupancy
+MOST_BETWEEN = 96  # the same after a product
+SHARED_FILE = 128  # registers per thread for live tiles: three CTAs of four warps share the register file of an SM
+SCALARS = 8  # registers per thread of short lines, which the estimate of live tiles counts
 #: Ops whose time hides that of loads, if enough warps are resident: with fewer of them, cross entropy of fp32 lost 6 %.
 COMPUTED = ("exp", "exp2", "log", "log2")
 
@@ -54,12 +58,13 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
     """Issues all loads of an iteration before its arithmetic
 
     When: a loop without products loads between 16 and 64 registers per thread and iteration, and no earlier pass prefetches them. Or a
-    branch in a loop with products loads between 16 and 96, and the values that the loop carries leave them room. Or a kernel without loops
-    reduces a tile of at least 32.
+    branch in a loop with products loads between 16 and 96, and the values that the loop carries leave them room. Or between 16 and 96 are
+    loaded after a product that no loop contains. Or a kernel without loops reduces a tile of at least 32.
 
-    What: the loads move to the head of the iteration or branch, with their addresses and masks. Machine code issues all of them before it
-    uses the first one. For two vectors of a tile in a loop, for exponentials in a loop of few warps, and for tiles that a kernel without
-    loops only reduces, ptxas may take more registers.
+    What: the loads move to the head of the iteration or branch, or to the product, with their addresses and masks. Machine code issues all
+    of them before it uses the first one. After a product, 16 registers at most are loaded before it, and arrive while it runs. For two
+    vectors of a tile in a loop, for exponentials in a loop of few warps, and for tiles that a kernel without loops only reduces, ptxas may
+    take more registers.
 
     Why: ptxas saves registers. It waits for a vector before it loads the next one into the same registers, and memory idles meanwhile.
 
@@ -94,7 +99,7 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
             planner.branches(op)
     planner.reduced_tiles()
     func = rebuild(func, moving(planner.moved)) if planner.moved else func
-    return func.with_attrs(min_ctas=planner.min_ctas) if planner.min_ctas else func
+    return planner.straight(func.with_attrs(min_ctas=planner.min_ctas) if planner.min_ctas else func)
 
 
 class EarlyLoads(PipeliningLegality):
@@ -184,10 +189,58 @@ class EarlyLoads(PipeliningLegality):
         """The registers per thread that a load takes."""
         return registers(load.result, self.threads)
 
+    def straight(self, func: Func) -> Func:
+        """Issues the loads after a product together, in code without a loop, if the live tiles leave room for them."""
+        if not any(op.name == "dot" for op in func.ops()) or why_none_within(func.ops()):
+            return func
+        noted = len(self.notes.list)
+        after = func.replace(body=self.grouped(func.body))
+        before = self.liveness.most()
+        if Liveness(after, self.threads).most() > max(before + SCALARS, SHARED_FILE):
+            del self.notes.list[noted:]
+            return func
+        return after
+
+    def grouped(self, block: Block) -> Block:
+        """A block, and the blocks of its branches, with the loads that follow each product issued together."""
+        segment: list[Op] = []
+        ops: list[Op] = []
+        multiplied = False
+        for op in block.ops:
+            if op.name != "dot" and not op.blocks and op is not block.ops[-1]:
+                segment.append(op)
+                continue
+            ops = self.with_loads_together(ops, segment) if multiplied else ops + segment
+            segment = []
+            multiplied |= any(x.name == "dot" for x in within(op))
+            inner = tuple(map(self.grouped, op.blocks)) if op.name == "if" else op.blocks
+            ops.append(op.replace(blocks=inner) if inner != op.blocks else op)
+        return Block(block.args, tuple(ops))
+
+    def with_loads_together(self, before: list[Op], segment: Sequence[Op]) -> list[Op]:
+        """The ops of a block up to the end of a segment. Its loads move to its head, if they are worth it. Few loads move before the
+        product that precedes the segment, and are in flight during it."""
+        left = min(256, 65536 // self.threads) - ROOM - self.liveness.most()
+        during = before[-1:] if before[-1].name == "dot" else []
+        first, needs = self.loads_among([*during, *segment])
+        if any(op in first for op in during) or needs > DURING:
+            during = []
+            first, needs = self.loads_among(segment)
+        if not LEAST <= needs <= min(MOST_BETWEEN, left):
+            return [*before, *segment]
+        last = revised(first[-1], attrs={**first[-1].attrs, "scheduling_barrier": "straight"})
+        where = "during a product" if during else "after a product"
+        self.notes(last, f"all loads {where} are in flight at once, in {counted(needs, 'register')} per thread")
+        rest = (op for op in segment if op not in first)
+        return [*before[: len(before) - len(during)], *first[:-1], last, *during, *rest]
+
     def loads_of(self, block: Block) -> tuple[list[Op], int]:
         """The ops that can move to the head of a block, the last one a load, and the registers per thread that their loads take."""
+        return self.loads_among(block.ops[:-1])
+
+    def loads_among(self, body: Sequence[Op]) -> tuple[list[Op], int]:
+        """The same for a sequence of ops."""
         first: list[Op] = []
-        body = block.ops[:-1]
         for position, op in enumerate(body):
             if op.name == "load" and op.result.type.shape and not op.attrs.get("volatile"):
                 behind = self.behind(op, body)

@@ -14,6 +14,7 @@ from typing import Any
 from blocknb.ir.build import Builder, Rebuild, clone, rebuild
 from blocknb.ir.core import Block, Func, Op, Value, walk
 from blocknb.passes.registry import tile_pass
+from blocknb.passes.support.tile_views import VIEWS
 from blocknb.passes.tile.simplify import tidy
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -22,6 +23,9 @@ FEW_ITERATIONS, FEW_OPS = 4, 32
 #: The most products over all iterations: their tiles compete for registers, and straight code cannot be pipelined. Two iterations of two
 #: products took 1.5 times as long unrolled, in the gradient of the WY representation of the delta rule on an H100.
 FEW_PRODUCTS = 3
+#: The same where pipelining gains little: with one stage, or if threads convert operands that they read from the stages. Two iterations of
+#: two products of fp32 states took 1.25 times as long in a loop, in the gradient of gated linear attention on an H100.
+UNSTAGED_PRODUCTS = 4
 NESTED = 4
 MANY_OPS = 1 << 14  # the most ops of an unrolled loop; more are slow to compile
 
@@ -82,7 +86,7 @@ def once(func: Func, notes: Notes) -> Func:
                 notes(op, "not unrolled: the bounds of the loop are not constants", kind="missed")
             return partly(op, factor, constants.get(op.args[2]), rebuild, notes)
         size = sum(1 for _ in walk(op.blocks[0]))
-        if not asked and iterations > 1 and not is_short(op, iterations):
+        if not asked and iterations > 1 and not is_short(func, op, iterations):
             return partly(op, factor, constants.get(op.args[2]), rebuild, notes)
         if iterations * size > MANY_OPS:
             notes(op, f"not unrolled: {iterations} iterations of {size} ops are too much code", kind="missed")
@@ -98,11 +102,25 @@ def once(func: Func, notes: Notes) -> Func:
     return func if after.body.ops == func.body.ops else after
 
 
-def is_short(loop: Op, iterations: int) -> bool:
+def is_short(func: Func, loop: Op, iterations: int) -> bool:
     """Whether the pass unrolls a loop on its own: few iterations of a small body with few products."""
     inside = list(walk(loop.blocks[0]))
     products = iterations * sum(x.name == "dot" for x in inside)
-    return iterations <= FEW_ITERATIONS and len(inside) <= FEW_OPS and products <= FEW_PRODUCTS
+    unstaged = loop.attrs.get("num_stages", func.attrs.get("num_stages")) == 1 or narrows_operands(inside)
+    most = UNSTAGED_PRODUCTS if unstaged else FEW_PRODUCTS
+    return iterations <= FEW_ITERATIONS and len(inside) <= FEW_OPS and products <= most
+
+
+def narrows_operands(inside: Sequence[Op]) -> bool:
+    """Whether an operand of a product is loaded with more bytes per element than the product takes."""
+    made = {op.result: op for op in inside if len(op.results) == 1}
+    for dot in (op for op in inside if op.name == "dot"):
+        for value in dot.args[:2]:
+            while (op := made.get(value)) is not None and (op.name == "cast" or op.name in VIEWS):
+                value = op.args[0]
+            if op is not None and op.name == "load" and value.type.dtype.bytes > dot.args[0].type.dtype.bytes:
+                return True
+    return False
 
 
 def copied(body: Block, builder: Builder, args: Sequence[Value]) -> tuple[Value, ...]:
