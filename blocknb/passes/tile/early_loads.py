@@ -194,7 +194,10 @@ class EarlyLoads(PipeliningLegality):
         if not any(op.name == "dot" for op in func.ops()) or why_none_within(func.ops()):
             return func
         noted = len(self.notes.list)
-        after = func.replace(body=self.grouped(func.body))
+        body = self.grouped(func.body)
+        if body is func.body:
+            return func
+        after = func.replace(body=body)
         before = self.liveness.most()
         if Liveness(after, self.threads).most() > max(before + SCALARS, SHARED_FILE):
             del self.notes.list[noted:]
@@ -215,7 +218,7 @@ class EarlyLoads(PipeliningLegality):
             multiplied |= any(x.name == "dot" for x in within(op))
             inner = tuple(map(self.grouped, op.blocks)) if op.name == "if" else op.blocks
             ops.append(op.replace(blocks=inner) if inner != op.blocks else op)
-        return Block(block.args, tuple(ops))
+        return block if tuple(ops) == block.ops else Block(block.args, tuple(ops))
 
     def with_loads_together(self, before: list[Op], segment: Sequence[Op]) -> list[Op]:
         """The ops of a block up to the end of a segment. Its loads move to its head, if they are worth it. Few loads move before the
