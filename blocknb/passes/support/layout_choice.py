@@ -59,7 +59,6 @@ class LayoutChoice:
         self.fragments: set[Layout] = set()  # of operands that are loaded into registers
         self.widened: set[Layout] = set()  # of rows that loops reduce
         self.outside = [set(outside_of_loops(func.body, with_products)) for with_products in (False, True)]
-        self.lines = self.outside[False] if self.products else set()  # loads that threads may repeat
         self.classify(func.body)
         self.tie(func.body, 1.0)
         if found := self.recurrences():
@@ -478,7 +477,8 @@ class LayoutChoice:
             return True
         if op.name != "load" or len(op.args[0].type.shape) != 1:
             return False
-        little = op in self.lines and loads_little(op, wanted, self.facts.contiguity(op.args[0], 0))
+        contiguity = self.facts.contiguity(op.args[0], 0) if self.products else 0
+        little = op in self.outside[False] and loads_little(op, wanted, contiguity)
         if little or wanted.is_replicated:
             return little
         scattered = self.anchored(op.args[0]) and self.facts.contiguity(op.args[0], 0) == 1

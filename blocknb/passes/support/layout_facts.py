@@ -60,8 +60,8 @@ def is_short_store(op: Op) -> bool:
 
 
 def loads_little(op: Op, wanted: Layout, contiguity: int) -> bool:
-    """Whether each thread can load its part of a short line by few accesses. The L1 cache serves all replicas at once, and a conversion
-    would make all warps wait for the load."""
+    """Whether each thread can load its part of a short line by few accesses. The L1 cache serves all replicas at once, and
+    a conversion would make all warps wait for the load. A `contiguity` of 0 forbids it."""
     width = min(contiguity, wanted.contiguous_registers(0), 16 // op.result.type.dtype.bytes)
     return bool(op.result.type.size <= FEW and wanted.num_registers <= FEW_LOADS * width)
 
