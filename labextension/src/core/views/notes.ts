@@ -18,7 +18,7 @@ export function notesList(notes: readonly Note[], store: Store, none = ''): HTML
   const list = h('ul.bnb-notes');
   for (const note of notes) {
     const [sign, word] = SIGNS[note.kind];
-    const item = h('li', { 'data-kind': note.kind, tabindex: note.line || note.op >= 0 ? 0 : null });
+    const item = h('li', { 'data-kind': note.kind });
     item.append(h('span.bnb-sign', { 'aria-hidden': 'true' }, sign), ` ${word}${note.text}`);
     if (note.line || note.op >= 0) {
       const selection = {
@@ -26,11 +26,13 @@ export function notesList(notes: readonly Note[], store: Store, none = ''): HTML
         op: note.op >= 0 ? note.op : null,
         from: 'notes',
       };
-      item.append(h('span.bnb-place', {}, note.line ? ` line ${note.line}` : ''));
+      const title = 'Select what this note is about in all listings';
+      const place = note.line ? `line ${note.line}` : `op ${note.op}`;
+      item.append(' ', h('button.bnb-link', { type: 'button', title }, place));
+      item.dataset.linked = 'true';
       item.addEventListener('mouseenter', () => store.hover(selection));
       item.addEventListener('mouseleave', () => store.hover(null));
-      item.addEventListener('click', () => store.pin(selection));
-      item.addEventListener('keydown', (event) => event.key === 'Enter' && store.pin(selection));
+      item.addEventListener('click', () => store.pin(selection)); // of the button, too
     }
     list.append(item);
   }
