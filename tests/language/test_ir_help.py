@@ -22,8 +22,9 @@ def test_every_op_and_every_attribute_has_a_text():
 def test_the_help_names_every_value_of_a_scheduling_barrier():
     """Besides True: the words that passes write, and that the code generator compares with."""
     code = "".join(file.read_text("utf-8") for file in (ROOT / "blocknb" / "codegen" / "gpu").glob("*.py"))
-    words = re.findall(r'barrier == "(\w+)"', code)
-    assert words and all(word in ATTRIBUTES["scheduling_barrier"] for word in words)
+    compared = re.findall(r'barrier == "\w+"|barrier in \([^)]*\)', code)
+    words = {word for text in compared for word in re.findall(r'"(\w+)"', text)}
+    assert {"clock", "straight"} <= words and all(word in ATTRIBUTES["scheduling_barrier"] for word in words)
     assert all(f'"{word}"' in OPS["load"].help.ir for word in words)
 
 

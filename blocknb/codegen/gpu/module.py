@@ -114,8 +114,8 @@ def prelude(threads: Threads, text: TextWriter) -> list[str]:
     ]
 
 
-#: Registers per thread of loads for a later iteration of a loop with products. ptxas spills fewer in no case that was seen, and its own
-#: choice of registers leaves room for more CTAs.
+#: Registers per thread of loads for a later iteration of a loop with products. With fewer, ptxas chooses the number of registers itself,
+#: which leaves room for more CTAs.
 SPILLED = 8
 
 

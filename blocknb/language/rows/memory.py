@@ -29,8 +29,9 @@ def load(types, attrs):
 
     IR:
         `scheduling_barrier` marks the last of the loads that machine code issues before the ops that follow: those for a later iteration,
-        or those of an iteration or a branch. The barrier branches on a number of the loop, and with "clock" on the GPU's clock. `sem`
-        is "acquire" for a volatile load that a loop waits for. `emit` says where the GPU's code of the load stands.
+        those of an iteration or a branch, or with "straight" those after a product that no loop contains. The barrier branches on a number
+        of the loop, and with "clock" or "straight" on the GPU's clock. ptxas may take more registers for it, but not with "straight".
+        `sem` is "acquire" for a volatile load that a loop waits for. `emit` says where the GPU's code of the load stands.
     """
     pointer = types[0]
     need(pointer.is_pointer, f"loads from {pointer}, which is no pointer")

@@ -21,10 +21,10 @@ from blocknb.trace import Notes
 
 FEW_ITERATIONS, FEW_OPS = 4, 32
 #: The most products over all iterations: their tiles compete for registers, and straight code cannot be pipelined. Two iterations of two
-#: products took 1.5 times as long unrolled, in the gradient of the WY representation of the delta rule on an H100.
+#: products were slower unrolled, in the gradient of the WY representation of the delta rule.
 FEW_PRODUCTS = 3
 #: The same where pipelining gains little: with one stage, or if threads convert operands that they read from the stages. Two iterations of
-#: two products of fp32 states took 1.25 times as long in a loop, in the gradient of gated linear attention on an H100.
+#: two products of fp32 states were slower in a loop, in the gradient of gated linear attention.
 UNSTAGED_PRODUCTS = 4
 NESTED = 4
 MANY_OPS = 1 << 14  # the most ops of an unrolled loop; more are slow to compile
