@@ -1,5 +1,7 @@
 /** What the user has chosen stays when the card shows another document, and a view that is gone hears nothing more. */
 
+import { gzipSync } from 'node:zlib';
+
 import { beforeAll, expect, test, vi } from 'vitest';
 
 import type { Host } from '../src/core/host';
@@ -101,6 +103,46 @@ test('the History view keeps the versions and the level that the user chose', as
   card.update(structuredClone(doc));
   expect(picked()).toEqual(chosen);
   expect(level.selectedIndex).toBe(1);
+});
+
+test('the comparison of machine code in the History view follows its switches and stops listening when it goes', async () => {
+  const side = { label: 'one', kernel: 'scale', target: 'sm_90a', constants: {}, options: {}, first_line: 1 };
+  const resources = {
+    registers: null,
+    spill_bytes: null,
+    stack_bytes: null,
+    shared_bytes: null,
+    threads: null,
+  };
+  const sides = ['one', 'two'].map((label) => ({
+    ...side,
+    label,
+    resources,
+    source: null,
+    levels: [],
+    time: null,
+  }));
+  const compare = { sides, packed: gzipSync('[]').toString('base64') } as unknown as Document['compare'];
+  const request = vi.fn().mockResolvedValue({ document: { ...fixture('scale'), kind: 'compare', compare } });
+  const listening = new Set<object>();
+  const onSourceLine = (listener: (line: number | null) => void): (() => void) => {
+    listening.add(listener);
+    return () => listening.delete(listener);
+  };
+  const { open } = shown(fixture('versions'), { ...saved, state: 'live', request, onSourceLine });
+  const panel = open('history');
+  const before = listening.size;
+  [...panel.querySelectorAll('button')].find((one) => text(one).startsWith('Compare LLVM'))!.click();
+  await until(() => listening.size === before + 1);
+  const unified = (): HTMLElement =>
+    panel.querySelector('[aria-label=Sides] ~ .bnb-tools [data-display=unified]')!;
+  const pressed = unified().getAttribute('aria-pressed');
+  unified().click();
+  expect(unified().getAttribute('aria-pressed')).not.toBe(pressed);
+  unified().click();
+  const level = panel.querySelector<HTMLSelectElement>('[aria-label="What to compare"]')!;
+  choose(level, level.options[1].value);
+  await until(() => listening.size === before);
 });
 
 test('a page of two versions that cannot be shown is told', async () => {

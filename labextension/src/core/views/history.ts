@@ -7,8 +7,8 @@ import { comparison, type Comparison } from '../cm/comparison';
 import { button, h, uniqueId } from '../dom';
 import { readable } from '../documents';
 import { difference } from '../hunks';
-import { paneSwitches } from '../pane_switches';
-import type { Listing, Version } from '../schema';
+import { paintSwitches, paneSwitches } from '../pane_switches';
+import type { Document, Listing, Version } from '../schema';
 import { Store } from '../store';
 import { rate, timing } from '../plot/numbers';
 import { compareMachineCode } from './compare';
@@ -335,11 +335,30 @@ class HistoryView implements Mounted {
         return;
       }
       this.clearText();
-      this.compared = compareMachineCode(this.text, new Store(document, this.store.host));
+      this.compared = this.mountCompared(document);
       this.status.textContent = `${command} shows the same as a page of its own.`;
     } catch (error) {
       this.status.textContent = (error as Error).message;
     }
+  }
+
+  /** Mounts the Compare view with a store of its own, which nothing else would tell the view of or dispose. */
+  private mountCompared(document: Document): Mounted {
+    const store = new Store(document, this.store.host);
+    const view = compareMachineCode(this.text, store);
+    store.subscribe((change) => {
+      if (change === 'selection' || change === 'display') {
+        view.update(change);
+        paintSwitches(this.text, store.display);
+      }
+    });
+    return {
+      update: (change) => view.update(change),
+      dispose: () => {
+        view.dispose?.();
+        store.dispose();
+      },
+    };
   }
 
   private clearText(): void {
