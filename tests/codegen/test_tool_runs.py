@@ -7,7 +7,7 @@ import time
 import pytest
 
 from blocknb.codegen.llvm import Workers
-from blocknb.codegen.process import _children, _state
+from blocknb.codegen.process import _children, process_state
 from blocknb.codegen.toolchain import find_ptxas
 from blocknb.codegen.worker import _FIRST, run
 from blocknb.target import Target
@@ -88,6 +88,6 @@ def test_a_waiting_ptxas_ends_with_its_worker():
         pid = workers.warm(HOPPER).result()["pid"]
         (tool,) = waiting(pid)
     end = time.monotonic() + 10
-    while _state(tool) not in ("", "Z"):
+    while process_state(tool) not in ("", "Z"):
         assert time.monotonic() < end, "the tool still runs"
         time.sleep(0.01)

@@ -124,7 +124,7 @@ class Generator(Products, Moves, Calls, Flow):
                 if not y.name:
                     raise Refused
                 text = f"bl.{op}({x.name}, {text})"
-                error, dtype = max(x.error, y.error), t.float32 if dtype == t.bfloat16 else dtype
+                error = max(x.error, y.error)
                 self.define(text, dtype=dtype, shape=x.shape, bound=max(x.bound, y.bound), error=error, whole=whole)
                 return
             case "/":

@@ -200,12 +200,12 @@ def test_a_kernel_that_one_target_refuses_does_not_assemble() -> None:
     assert found.line == 9
 
 
-def test_orders_that_differ_in_late_digits_are_told_apart() -> None:
-    from blocknb.learn.rules import _told_apart
+def test_orders_that_differ_in_late_digits_are_distinct_texts() -> None:
+    from blocknb.learn.rules import _distinct_texts
 
-    assert _told_apart(1.5, 2.5) == ("1.5", "2.5")
-    assert _told_apart(np.float32(2053.8586), np.float32(2053.8589)) == ("2053.8586", "2053.8589")
-    assert _told_apart(float("nan"), float("nan")) == ("nan", "nan")
+    assert _distinct_texts(1.5, 2.5) == ("1.5", "2.5")
+    assert _distinct_texts(np.float32(2053.8586), np.float32(2053.8589)) == ("2053.8586", "2053.8589")
+    assert _distinct_texts(float("nan"), float("nan")) == ("nan", "nan")
 
 
 def test_an_output_of_one_element_has_no_room_for_the_program_in_its_address() -> None:

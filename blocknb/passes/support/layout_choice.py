@@ -52,12 +52,11 @@ class LayoutChoice:
         self.groups = LayoutGroups()
         self.layouts: dict[Value, Layout] = {}
         self.reductions: list[tuple[Op, float]] = []  # with the assumed number of executions
-        self.carried: list[tuple[Value, Value]] = []  # by loops: the value in an iteration, and what the next one gets
+        self.carried: list[tuple[Value, Value]] = []  # by loops: the value in an iteration, and the next one's
         self.recurrent: set[Value] = set()  # the results of `recurrences`
         self.products = products(func)
         self.carried_groups: dict[Value, tuple[Value, ...]] = {}  # the values that a `for` carries at the same index
-        self.fragments: set[Layout] = set()  # of operands that are loaded into registers
-        self.widened: set[Layout] = set()  # of rows that loops reduce
+        self.fragments, self.widened = set[Layout](), set[Layout]()  # of operands in registers, and of rows that loops reduce
         self.outside = [set(outside_of_loops(func.body, with_products)) for with_products in (False, True)]
         self.classify(func.body)
         self.tie(func.body, 1.0)
