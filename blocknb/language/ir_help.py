@@ -64,8 +64,8 @@ ATTRIBUTES = {
     "reverse": "The scan begins at the end of the axis.",
     "saturate": "The pointer moves by at most 2^62 bytes, so that it cannot wrap around.",
     "scan": "The number of the scan that the op is a part of.",
-    "scheduling_barrier": "Machine code issues the load before the ops that follow: True, clock where branches are nested, or straight after "
-    "a product outside of loops.",
+    "scheduling_barrier": "Machine code issues the load before the ops that follow: True, clock where branches are nested, or straight "
+    "after a product outside of loops.",
     "scope": "The threads that see the order: cta, gpu or sys.",
     "sem": "The order of other accesses: relaxed, acquire, release or acq_rel.",
     "shape": "The shape of the result.",

@@ -65,6 +65,33 @@ def test_a_loop_with_many_products_is_not_unrolled(iterations, products, loops):
     assert counts(after).get("for", 0) == loops
 
 
+@kernel
+def pairs_of_products(x, y, STAGES: bl.constexpr, NARROW: bl.constexpr):
+    at = bl.arange(0, 16)[:, None] * 16 + bl.arange(0, 16)
+    total = bl.zeros((16, 16), bl.float32)
+    for k in bl.range(0, 2, num_stages=STAGES):
+        a = bl.load(x + k * 256 + at)
+        b = bl.trans(a).to(bl.float16) if NARROW else bl.trans(a)
+        total = bl.dot(b, b, total, input_precision="ieee")
+        total = bl.dot(b, b, total, input_precision="ieee")
+    bl.store(y + at, total)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stages", "narrow", "loops"),
+    [
+        ("f32", 2, False, 1),
+        ("f32", 1, False, 0),  # nothing is staged
+        ("f32", 2, True, 0),  # threads convert what they read from the stages
+        ("f16", 2, True, 1),  # the cast changes nothing
+    ],
+)
+def test_a_loop_of_four_products_is_unrolled_if_stages_gain_little(dtype, stages, narrow, loops):
+    types = {"x": f"*{dtype}", "y": "*f32"}
+    _, after, _ = same(pairs_of_products, "simplify", "unroll", STAGES=stages, NARROW=narrow, **types)
+    assert counts(after).get("for", 0) == loops
+
+
 @pytest.mark.parametrize("iterations", [8, 9, 11])
 def test_an_unroll_factor_merges_iterations_and_adds_a_remainder_loop(iterations):
     _, after, notes = unrolled(iterations, 4)
