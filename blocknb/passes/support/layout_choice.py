@@ -56,7 +56,10 @@ class LayoutChoice:
         self.recurrent: set[Value] = set()  # the results of `recurrences`
         self.products = products(func)
         self.carried_groups: dict[Value, tuple[Value, ...]] = {}  # the values that a `for` carries at the same index
-        self.fragments, self.widened = set[Layout](), set[Layout]()  # of operands in registers, and of rows that loops reduce
+        self.fragments, self.widened = (
+            set[Layout](),
+            set[Layout](),
+        )  # of operands in registers, and of rows that loops reduce
         self.outside = [set(outside_of_loops(func.body, with_products)) for with_products in (False, True)]
         self.classify(func.body)
         self.tie(func.body, 1.0)
