@@ -56,10 +56,8 @@ class LayoutChoice:
         self.recurrent: set[Value] = set()  # the results of `recurrences`
         self.products = products(func)
         self.carried_groups: dict[Value, tuple[Value, ...]] = {}  # the values that a `for` carries at the same index
-        self.fragments, self.widened = (
-            set[Layout](),
-            set[Layout](),
-        )  # of operands in registers, and of rows that loops reduce
+        self.fragments = set[Layout]()  # of operands in registers
+        self.widened = set[Layout]()  # of rows that loops reduce
         self.outside = [set(outside_of_loops(func.body, with_products)) for with_products in (False, True)]
         self.classify(func.body)
         self.tie(func.body, 1.0)
@@ -472,9 +470,8 @@ class LayoutChoice:
         )
 
     def costs_alike(self, op: Op, wanted: Layout) -> bool:
-        """Whether an access costs no more than in its own layout. This holds for a short store, and for a load that is issued once for
-        neighbouring elements of a thread, because they have one address. It also holds for a load from loaded addresses, which no order of
-        the lanes makes consecutive."""
+        """Whether an access costs no more than in its own layout: a short store, a load that is issued once for neighbouring elements of a
+        thread at one address, or one from loaded addresses, which no order of the lanes makes consecutive."""
         if is_short_store(op):
             return True
         if op.name != "load" or len(op.args[0].type.shape) != 1:
