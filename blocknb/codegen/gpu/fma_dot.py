@@ -99,9 +99,8 @@ class OperandPlaces:
 
     def __init__(self, layout: Layout, axis: int, stacked: int = 1, size: int = 0):
         self.axis, self.mask, self.low = axis, layout.dim_mask(axis), layout.dim_bits(axis).start
-        self.first = layout.index_bits - (
-            stacked.bit_length() - 1
-        )  # the bit of the result's index from which on it counts matrices
+        # The bit of the result's index from which on it counts matrices.
+        self.first = layout.index_bits - (stacked.bit_length() - 1)
         self.apart = size // stacked
 
     def coordinate(self, index: int) -> int:

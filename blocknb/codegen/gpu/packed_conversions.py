@@ -101,10 +101,8 @@ class PackedConversions:
                 operands = op.args
                 arithmetic = op.name in FLOAT and value.type.dtype == t.float16
                 if op.name in ("add", "sub") and not arithmetic and self.integer_in(op.args[1], 0) is not None:
-                    arithmetic, operands = (
-                        True,
-                        op.args[:1],
-                    )  # of bf16 only what one subtraction computes without an error
+                    # Of bf16 only what one subtraction computes without an error.
+                    arithmetic, operands = True, op.args[:1]
                 moves = op.name in MOVES or op.name == "select"
                 found = (moves or arithmetic) and any(map(self.is_converted, operands))
             self.converted[value] = found

@@ -41,9 +41,8 @@ from blocknb.runtime.request import Request
 #: Processes of a pool. Two gain nothing over this process and its LLVM worker.
 FEWEST, MOST = 3, 16
 IDLE_S = 300.0
-JOB_S = (
-    120.0  # how long a job may take; the largest kernels of models take seconds, and this process can compile them, too
-)
+#: How long a job may take. The largest kernels of models take seconds, and this process can compile them, too.
+JOB_S = 120.0
 POLL = 0.1  # seconds between two looks at interrupts
 LOOKS = 1.0  # seconds between two looks at the state of a process that has a job
 LABEL = "compiling the kernels of a graph"
