@@ -205,10 +205,11 @@ def test_a_term_with_a_probability_of_zero_is_zero_and_not_nan() -> None:
 def test_group_norm_of_a_large_mean_keeps_its_digits() -> None:
     mean = 3000.0
     x = (random(128, 4, 300, dtype=torch.float32) + mean).detach()
-    off = nn.group_norm(x, 2).double() - F.group_norm(x.double(), 2)
-    # x - mean is exact (Sterbenz), and the standard deviation is 1, so `off` is the error of the mean in fp32. The kernel adds the mean of
-    # x - mean, whose own error is far below an ulp, so the mean of a channel has 1 rounding, as exact as fp32 can be. The mean of two
-    # channels has another one, of their sum. Each is at most 2**-13, half an ulp of numbers from 2048 to 4096.
+    deviation = x.double().reshape(128, 2, 600).std(-1, correction=0, keepdim=True)
+    off = (nn.group_norm(x, 2).double() - F.group_norm(x.double(), 2)).reshape(128, 2, 600) * deviation
+    # x - mean is exact (Sterbenz), and its result is divided by the standard deviation, so `off` is the error of the mean in fp32. The
+    # kernel adds the mean of x - mean, whose own error is far below an ulp, so the mean of a channel has 1 rounding, as exact as fp32 can
+    # be. The mean of two channels has another one, of their sum. Each is at most 2**-13, half an ulp of numbers from 2048 to 4096.
     # z itself is at most 6: its own roundings are at most 6 * 2**-24 each, and two hundredths cover several.
     half_ulp = 2**-13
     assert off.abs().max() < 2.02 * half_ulp
