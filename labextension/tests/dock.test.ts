@@ -1,4 +1,4 @@
-/** Panels beside the notebook: a panel that was closed can be opened again, and holds nothing more. */
+/** Panels beside the notebook: closing a panel disposes it, and its view can be docked again. */
 
 import { expect, test, vi } from 'vitest';
 

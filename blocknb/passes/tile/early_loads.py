@@ -140,7 +140,7 @@ class EarlyLoads(PipeliningLegality):
         inside = list(walk(loop.blocks[0]))
         if not any(op.name == "dot" for op in inside) or why_none_within(inside):
             return
-        all_registers = min(256, 65536 // self.threads)
+        all_registers = min(256, REGISTERS // self.threads)
         left = min(BRANCHES * all_registers // 256, all_registers - ROOM - self.held_throughout(loop))
         for block in (block for op in inside if op.name == "if" for block in op.blocks):
             first, needs = self.loads_of(block)
@@ -223,7 +223,7 @@ class EarlyLoads(PipeliningLegality):
     def with_loads_together(self, before: list[Op], segment: Sequence[Op]) -> list[Op]:
         """The ops of a block up to the end of a segment. Its loads move to its head, if they are worth it. Few loads move before the
         product that precedes the segment, and are in flight during it."""
-        left = min(256, 65536 // self.threads) - ROOM - self.liveness.most()
+        left = min(256, REGISTERS // self.threads) - ROOM - self.liveness.most()
         during = before[-1:] if before[-1].name == "dot" else []
         first, needs = self.loads_among([*during, *segment])
         if any(op in first for op in during) or needs > DURING:
