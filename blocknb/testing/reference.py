@@ -50,8 +50,8 @@ GROUPS: dict[str, str] = {
 HEAD = f"""\
 # The language
 
-This page lists every name of the language by its name in Triton. The columns say where its example runs: in the interpreter of the IR, as
-the kernel's own Python (`kernel.interpret`), on the CPU, and on a GPU.
+This page lists every name of the language by its name in Triton. The columns say where its example runs. They stand for the interpreter of
+the IR, the kernel's own Python (`kernel.interpret`), the CPU, and a GPU.
 
 | entry | meaning |
 |---|---|
@@ -60,7 +60,7 @@ the kernel's own Python (`kernel.interpret`), on the CPU, and on a GPU.
 | not run | no run is recorded since the name was added; `blocknb reference --gpu --new` runs it |
 | other text | the error that the name raises there |
 
-The column "Triton" says since which version Triton has the name; {OLDEST} to {NEWEST} were compared.
+The column "Triton" says since which version Triton has the name. The versions {OLDEST} to {NEWEST} were compared.
 
 `help(tl.load)` shows shapes, dtypes, errors and the example of a name. `blocknb reference` writes this page, so do not edit it.
 
