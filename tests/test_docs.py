@@ -19,6 +19,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 README, ARCHITECTURE = 700, 900  # words at most
+SENTENCE = 25  # words at most
 #: Folders and files of the repository whose names begin a path.
 TOP = ("blocknb/", "docs/", "labextension/", "notebooks/", "requirements/", "scripts/", "tests/", ".ci/", ".github/")
 #: Where a path may begin. Pages of the compiler leave out `blocknb/`, and a page names its neighbours.
@@ -28,12 +29,16 @@ CONTROL = {"func", "yield", "condition", "else", "roles", "for", "if", "while", 
 
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+)`")
+_CODE_SPAN = re.compile(r"(`+)[^`]+\1")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _PATH = re.compile(rf"^[\w./*-]+/[\w.*-]*$|^[\w.-]+\.(?:{EXTENSIONS})$")
 _MODULE = re.compile(r"\bblocknb(?:\.\w+)+")
 _IR = re.compile(r"^```ir\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _ATTRS = re.compile(r"\{([^{}]*=[^{}]*)\}")
 _KEY = re.compile(r"(?:^|, )(\w+)=")
+#: Where a paragraph, an item of a list, a heading or a row of a table ends.
+_BLOCK = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*>#]|\d+\.)\s)|\n(?=\|)")
+_END = re.compile(r"(?<=[.?!;])[)\"*]*\s+")  # a semicolon ends a sentence, a colon does not
 _OP = re.compile(r"^\s*(?:\w+> )?(?:%[^=]*= )?([a-z_]\w*)")
 
 
@@ -56,6 +61,19 @@ def anchors(page: Path) -> set[str]:
 def prose(page: Path) -> str:
     """The text of a page without its blocks of code."""
     return _FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The sentences of a Markdown text, also those in lists and cells. A text in backquotes is one word, a link the words that it shows."""
+    text = _CODE_SPAN.sub("Code", re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", _FENCE.sub("\n\n", text)))
+    for block in _BLOCK.split(text):
+        for cell in block.strip().strip("|").split("|") if block.lstrip().startswith("|") else [block]:
+            yield from _END.split(" ".join(cell.split()))
+
+
+def long_sentences(text: str) -> list[str]:
+    """The sentences with too many words. Signs such as list marks and dashes are no words."""
+    return [s for s in sentences(text) if sum(any(c.isalnum() for c in word) for word in s.split()) > SENTENCE]
 
 
 def named_paths(page: Path) -> Iterator[str]:
@@ -100,6 +118,20 @@ def exported(module: str, origin: str | None) -> set[str]:
 def test_readme_and_architecture_are_short() -> None:
     assert words("README.md") <= README
     assert words("ARCHITECTURE.md") <= ARCHITECTURE
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_sentences_of_a_page_are_short(page: Path) -> None:
+    found = long_sentences(page.read_text(encoding="utf-8"))
+    assert not found, f"{ids(page)} has sentences of more than {SENTENCE} words: " + " / ".join(found)
+
+
+@pytest.mark.parametrize(
+    "form", ["{}", "A title:\n\n- One. {}", "1. {}\n2. Two.", "| a | b |\n|---|---|\n| c | {} |", "Short.\n{}"]
+)
+def test_long_sentences_are_found_in_each_form_of_text(form: str) -> None:
+    long, short = (" ".join(["word"] * n) + "." for n in (SENTENCE + 1, SENTENCE))
+    assert long_sentences(form.format(long)) and not long_sentences(form.format(f"{short} `a b c`. {short}"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
