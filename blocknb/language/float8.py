@@ -15,9 +15,9 @@ from dataclasses import dataclass
 class Format:
     """A number is (-1)^sign * 1.mantissa * 2^(exponent - bias), with `mantissa` bits; exponent 0 has no leading one.
 
-    `largest` is the pattern of the largest finite number, `nan` the one that conversions give for a NaN (None: there is no NaN, and
-    a NaN becomes the largest number); `infinity` the pattern of infinity, if there is one. `unsigned_zero`: -0 is not there, its
-    pattern is the NaN. `numpy` names the dtype of ml_dtypes.
+    `largest` is the bit pattern of the largest finite number. `nan` is the pattern that conversions give for a NaN; with None, the format
+    has no NaN, and a NaN becomes the largest number. `infinity` is the pattern of infinity, if there is one. With `unsigned_zero`, the
+    format has no -0, and the pattern of -0 is the NaN. `numpy` names the dtype of ml_dtypes.
     """
 
     exponent: int

@@ -33,10 +33,10 @@ def dot_scaled(
 ):
     """Multiplies two matrices in microscaling formats (+ acc), in fp32. lhs is [M, K] and rhs [K, N], or stacks of these.
 
-    A format is "e2m1", "e4m3", "e5m2" (the fp8 dtypes, or uint8), "bf16" or "fp16". "e2m1" packs two elements per byte in uint8, the
-    first in the lower half. They are neighbours along K, or along M or N if `lhs_k_pack` or `rhs_k_pack` is False. A scale is None, or
-    uint8 codes for 32 elements along K: [M, K // 32] for the left and [N, K // 32] for the right operand. A code means 2^(code - 127),
-    and 255 means NaN. A scale of fp8e4nv applies to 16 elements.
+    A format is "e2m1", "e4m3", "e5m2" (the fp8 dtypes, or uint8), "bf16" or "fp16". "e2m1" packs two elements per byte in uint8, the first
+    in the lower half. They are neighbours along K, or along M or N if `lhs_k_pack` or `rhs_k_pack` is False. A scale is None, or a tile of
+    uint8 codes, one for 32 elements along K. Its shape is [M, K // 32] for the left operand, and [N, K // 32] for the right one. A code
+    means 2^(code - 127), and 255 means NaN. A scale of fp8e4nv applies to 16 elements.
 
     Elements are multiplied by their scale in bf16, or in fp32 if one operand is fp16. This is exact while the result is in range. An
     ordinary product of the scaled matrices follows.

@@ -1,8 +1,8 @@
 """The op table: every operation of the IR, once.
 
-A row is a function in `blocknb.language.rows`. Its decorator has operands, attributes, effects and traits; its docstring is the help.
-The function of an elementwise op is its meaning in NumPy, on arrays of any shape: a scalar, a tile, or a tile spread over warps, lanes
-and registers. The function of any other op is its type rule. The builder infers result types from a row, the verifier checks with it
+A row is a function in `blocknb.language.rows`. Its decorator has operands, attributes, effects and traits; its docstring is the help. The
+function of an elementwise op computes its meaning in NumPy. It takes arrays of any shape: a scalar, a tile, or a tile spread over warps,
+lanes and registers. The function of any other op is its type rule. The builder infers result types from a row, the verifier checks with it
 and the interpreter computes with it. Passes ask for its traits, and the roofline counts with its costs.
 """
 

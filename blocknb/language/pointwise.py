@@ -32,9 +32,9 @@ def map_elementwise(scalar_fn, *args, pack=1):
     tiles where the function returns several scalars.
 
     The function may branch and loop on its arguments. A branch runs for the whole tile if any element takes it, and only those elements
-    keep its results. A loop runs until its last element leaves. Loads are masked by the conditions around them. The function must have
-    no other side effects. With `pack` above 1, it takes that many neighbours along the last axis of each argument (x0, x1, y0, y1 for
-    two arguments and pack=2), and returns as many values per result.
+    keep its results. A loop runs until its last element leaves. Loads are masked by the conditions around them. The function must have no
+    other side effects. With `pack` above 1, it takes that many neighbours along the last axis of each argument, and returns as many values
+    per result. For two arguments and pack=2, its parameters are x0, x1, y0, y1.
 
     Example:
         x = tl.arange(0, 4)

@@ -438,7 +438,8 @@ def promote(a: DType, b: DType) -> DType:
 
 
 def literal_dtype(value: bool | int | float) -> DType:
-    """The dtype of a Python number alone: the first of int32, uint32, int64 and uint64 that holds an integer, and fp32 or fp64 for a float.
+    """The dtype of a Python number alone. For an integer it is the first of int32, uint32, int64 and uint64 that holds it. For a float it
+    is fp32 or fp64.
 
     Raises OverflowError for integers beyond 64 bits.
     """

@@ -32,7 +32,8 @@ from blocknb.language.types import float32
 
 @helper
 def cube_root(m):
-    """The cube root of a number between 1 and 8, as a sum of two floats: two steps of Halley's method, and one with the exact error."""
+    """The cube root of a number between 1 and 8, as a sum of two floats. It takes two steps of Halley's method, and a third step with the
+    exact error."""
     t = horner(m, c.CBRT[m.dtype.primitive_bitwidth])
     for _ in tl.static_range(2):
         cube = t * t * t

@@ -1,10 +1,10 @@
 """libdevice's arithmetic with a direction of rounding (`_rn`, `_rz`, `_rd`, `_ru`).
 
-The IR has no rounding modes. A result that is rounded in some direction is at most one float away from the nearest result, and the
-sign of the exact error of the nearest result says on which side. A function therefore computes the nearest result, its error by an
-exact sum or product (Muller et al., "Handbook of Floating-Point Arithmetic", chapter 4), and moves the result by at most one float.
-fp32 errors are computed in fp64. Operands in fp64 are scaled first where the error would underflow. The results are correctly rounded
-for all numbers.
+The IR has no rounding modes. A result that is rounded in some direction is at most one float away from the nearest result. The sign of the
+nearest result's exact error says on which side. So a function first computes the nearest result. Then it computes its error by an exact sum
+or product, and moves the result by at most one float. Source: Muller et al., "Handbook of Floating-Point Arithmetic", chapter 4. fp32
+errors are computed in fp64. Operands in fp64 are scaled first where the error would underflow. The results are correctly rounded for all
+numbers.
 """
 
 from __future__ import annotations

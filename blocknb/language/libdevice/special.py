@@ -1,8 +1,8 @@
 """libdevice's error functions, their inverses, the normal distribution, and gamma functions.
 
-erfc(x) e^(x^2) is one polynomial in (x - 4) / (x + 4) for all positive x (Shepherd and Laframboise, "Chebyshev approximation of
-(1 + 2x) exp(x^2) erfc x", 1981). The exponential takes its argument as a sum of two floats. The inverses start from a rational
-approximation (Abramowitz and Stegun 26.2.23) and refine it by Halley's method. Inverses and gamma functions compute fp32 in fp64.
+`erfc(x) e^(x^2)` is one polynomial in `(x - 4) / (x + 4)` for all positive x. Source: Shepherd and Laframboise, "Chebyshev approximation of
+(1 + 2x) exp(x^2) erfc x", 1981. The exponential takes its argument as a sum of two floats. The inverses start from a rational approximation
+(Abramowitz and Stegun 26.2.23) and refine it by Halley's method. Inverses and gamma functions compute fp32 in fp64.
 """
 
 from __future__ import annotations

@@ -417,7 +417,7 @@ def cast(attrs, dtype, x):
 
     IR:
         A number beyond the largest one of an fp8 dtype becomes that number. From floats to integers the op is LLVM's fptosi.sat or
-        fptoui.sat: one instruction of a GPU, two or three more from fp64 or to 64 bits.
+        fptoui.sat. That is one instruction of a GPU, and two or three more from fp64 or to 64 bits.
     """
     return meaning.cast(attrs, dtype, x)
 

@@ -28,10 +28,11 @@ def load(types, attrs):
         tl.load(a_ptr + i * 2, mask=i < 3, other=-1.0)  # [0.0, 2.0, 4.0, -1.0]
 
     IR:
-        `scheduling_barrier` marks the last of the loads that machine code issues before the ops that follow: those for a later iteration,
-        those of an iteration or a branch, or with "straight" those after a product that no loop contains. The barrier branches on a number
-        of the loop, and with "clock" or "straight" on the GPU's clock. ptxas may take more registers for it, but not with "straight".
-        `sem` is "acquire" for a volatile load that a loop waits for. `emit` says where the GPU's code of the load stands.
+        `scheduling_barrier` marks the last load of a group that machine code issues before the ops that follow. The group has the loads for
+        a later iteration, or those of an iteration or a branch. With "straight", it has the loads after a product that no loop contains.
+        The barrier branches on a number of the loop, and with "clock" or "straight" on the GPU's clock. ptxas may take more registers for
+        it, but not with "straight". `sem` is "acquire" for a volatile load that a loop waits for. `emit` says where the GPU's code of the
+        load stands.
     """
     pointer = types[0]
     need(pointer.is_pointer, f"loads from {pointer}, which is no pointer")
@@ -169,12 +170,12 @@ def outside(types, attrs):
 
 @op("report", operands="pointer [mask]", attrs="action site verb arguments clocked", writes="report", traits="shadows")
 def shadow(types, attrs):
-    """Notes an access in shadow memory, where a conflicting access of another program is found.
+    """Records an access in shadow memory, and finds a conflicting access of another program there.
 
     IR:
-        `action` is load, store, update (an atomic), observe (a volatile load) or fill and read, the store and the load of a check for
-        elements that were never written. `site` numbers the access among `shadow` ops, `verb` names it, and `arguments` are the numbers
-        of the arrays that it may touch (none: any). `clocked` says that vector clocks order accesses.
+        `action` is load, store, update (an atomic) or observe (a volatile load). A check for elements that were never written has the
+        actions fill, for a store, and read, for a load. `site` numbers the access among `shadow` ops, `verb` names it, and `arguments` are
+        the numbers of the arrays that it may touch (none: any). `clocked` says that vector clocks order accesses.
     """
     need(types[0].is_pointer, f"{types[0]} is not a pointer")
     if len(types) > 1:
