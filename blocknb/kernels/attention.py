@@ -1,10 +1,10 @@
 """Attention without the matrix of scores in memory: softmax(scale q k^T) v, one block of keys at a time (FlashAttention, Dao et al. 2022).
 
-A program has a block of queries and loops over the keys that they see. It keeps the largest score so far and the sum of powers of two for
-each row, and rescales both sums when a larger score appears (online softmax: Milakov, Gimelshein 2018). Scores are in units of log2 with
-the scale folded in, so that a power costs one multiply-add and one instruction. Blocks that all queries of the program see need no mask,
-which takes one comparison per block. Tensor descriptors read and write the arrays with the bounds of one head. So elements beyond the
-last query, key or column read as zero.
+A program has a block of queries and loops over the keys that they see. For each row it keeps the largest score so far, the sum of powers of
+two, and the weighted sum of values. It rescales both sums when a larger score appears (online softmax: Milakov, Gimelshein 2018). Scores
+are in units of log2 with the scale folded in, so that a power costs one multiply-add and one instruction. Blocks that all queries of the
+program see need no mask, which takes one comparison per block. Tensor descriptors read and write the arrays with the bounds of one head. So
+elements beyond the last query, key or column read as zero.
 """
 
 from __future__ import annotations

@@ -157,12 +157,12 @@ def attention_decoding(
 
     q and out have the shape (batch, heads, queries, head) with up to 16 queries, k and v (batch, kv heads, keys, head). Consecutive heads
     of q share one head of k and v. All are fp16, bf16 or fp32, with any strides and 1 along the last axis; a head has 8 to 256 elements.
-    `lengths`, int32 or int64 (batch,), holds the number of keys of each sequence, at most `keys`, which is the default. What lies beyond
-    is not read.
+    `lengths`, int32 or int64 (batch,), holds the number of keys of each sequence, at most `keys`, which is the default. The kernel does not
+    read keys beyond it.
 
-    With `block_table`, int32 or int64 (batch, pages per sequence), k and v are pages, (pages, kv heads, page size, head), and line i holds
-    the pages of sequence i in order. A page has 16 keys or more. A table's entries must be valid for all keys of the sequence. A cache in
-    the memory order (pages, page size, kv heads, head) is passed as `cache.swapaxes(1, 2)`.
+    With `block_table`, int32 or int64 (batch, pages per sequence), k and v consist of pages, (pages, kv heads, page size, head). Row i of
+    the table holds the numbers of the pages of sequence i, in order. A page has 16 keys or more. A table's entries must be valid for all
+    keys of the sequence. A cache in the memory order (pages, page size, kv heads, head) is passed as `cache.swapaxes(1, 2)`.
 
     The queries are the last tokens of the sequence: with `causal`, query i of Q sees the keys up to length - Q + i. `window` is the number
     of keys, up to its own, that a query sees. `alibi_slopes`, fp32 (heads,), adds -slope |position of query - position of key| to the

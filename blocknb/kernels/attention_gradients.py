@@ -12,9 +12,9 @@ heads of q that share it. There are two ways to compute dq:
   products, and the result is the same in every run.
 
 Independent products stand next to each other, so that one runs while the result of the other is processed. If there are enough registers,
-an iteration computes the scores of the next one at its end (AHEAD), while the sums of dq are added. Each thread loads the two numbers per
-query, logsumexp and delta, for the elements of a product that it holds: a way through shared memory costs a barrier per iteration. The
-logarithms are loaded one iteration early. Source: Dao, FlashAttention-2 (2023).
+an iteration computes the scores of the next one at its end (AHEAD), while the sums of dq are added. Each thread loads logsumexp and delta
+for the elements of a product that it holds. Shared memory would cost a barrier per iteration. The logarithms are loaded one iteration
+early. Source: Dao, FlashAttention-2 (2023).
 """
 
 from __future__ import annotations
@@ -243,8 +243,8 @@ def attention_backward(
 
     Each gradient has the shape and dtype of its array, and any strides with 1 along the last axis; a new array is made for None. A query
     that sees no key contributes nothing, and the gradient of a key that no query sees is zero. Scratch memory holds two fp32 numbers per
-    query. Where adding to dq in memory is faster (FASTER), scratch memory also holds dq in fp32, and the last bits of dq differ from run
-    to run. `deterministic` turns this off.
+    query. If adding to dq in memory is faster (FASTER), scratch memory also holds dq in fp32. The last bits of dq then differ from run to
+    run. `deterministic` turns this off.
 
     Tiles and `input_precision` are as in `attention`. `tile` is that of programs that add to dq (on any device); its ROWS must divide 128.
     Without it, `key_tile` and `query_tile` are those of programs that have keys and of programs that have queries. Raises ValueError as

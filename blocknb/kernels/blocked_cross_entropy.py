@@ -1,8 +1,8 @@
-"""The cross entropy of logits that never exist as a whole: one block of classes at a time, for a linear layer fused with its loss.
+"""The cross entropy of a linear layer fused with its loss, one block of classes at a time. All logits never exist at once.
 
-The forward pass keeps the largest logit and the sum of powers of each row over the blocks (online softmax: Milakov, Gimelshein 2018), and
-the logit of the row's class. The backward pass replaces a block of logits by its gradient, dlosses (softmax - onehot), in fp32 arithmetic
-with one rounding at the end.
+For each row, the forward pass keeps the largest logit and the sum of powers over the blocks (online softmax: Milakov, Gimelshein 2018). It
+also keeps the logit of the row's class. The backward pass replaces a block of logits by its gradient, `dlosses (softmax - onehot)`, in fp32
+arithmetic with one rounding at the end.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ def block_of_gradients_kernel(
 
 
 def block_of_classes(logits: Any, classes: Any, largest: Any, total: Any, chosen: Any, begin: int) -> None:
-    """Adds the logits (M, n) of the classes from `begin` on to the largest logit, the sum of powers relative to it, and the logit of the
-    class, vectors of M in fp32 (fp64 for fp64 logits). `begin` 0 starts them; `chosen` must be initialized."""
+    """Updates the statistics of the rows by the logits (M, n) of the classes from `begin` on. The statistics are the largest logit, the sum
+    of powers relative to it, and the logit of the class. Each is a vector of M in fp32 (fp64 for fp64 logits). `begin` 0 starts them;
+    `chosen` must be initialized."""
     m, n = logits.shape
     block_of_classes_kernel[(m,)](
         logits, classes, largest, total, chosen, strides(logits)[0], begin, n, FIRST=begin == 0, BLOCK=1024, num_warps=4

@@ -76,9 +76,9 @@ class DecodingProblem(Heads):
     def splits(self, q: Any, tile: Tile, window: int | None = None, wanted: int | None = None) -> int:
         """The number of programs over which the keys of a sequence are split, at most `wanted`; `window` bounds the keys that count.
 
-        Two programs per multiprocessor keep memory busy, and hide each other's products. More would not run at once. One is as good if it
-        copies large tiles: for few keys, since each split costs time at its beginning and end, or for the wide products of one or two
-        tiles.
+        Two programs per SM keep memory busy, and hide each other's products. More would not run at once. One program per SM is as fast if
+        it copies large tiles. That holds for few keys, since each split costs time at its beginning and end, and for the wide products of
+        one or two tiles.
         """
         tiles, columns = blocknb.cdiv(self.rows, tile["ROWS"]), tile["COLUMNS"]
         keys = self.keys if window is None else min(self.keys, window + self.queries + columns)

@@ -90,9 +90,9 @@ def _weight(x: Any, beta: float) -> dict[str, Any]:
 
 
 def divergence(x: Any, target: Any, out: Any, sums: Any, *, kind: str, beta: float = 0.5) -> None:
-    """Writes the terms of the divergence of rows x (M, N) and target (M, N) to `out` (M, N), contiguous, and their sums, fp32 (M), to
-    `sums`; either may be None. `kind` says what the target is, or "jsd" of two matrices of logarithms. Raises ValueError for other
-    shapes and kinds."""
+    """Writes the terms of the divergence of rows x (M, N) and target (M, N) to `out` (M, N), contiguous. Writes their sums, fp32 (M), to
+    `sums`. Either may be None. `kind` says what the target is, or "jsd" of two matrices of logarithms. Raises ValueError for other shapes
+    and kinds."""
     m, n = _sizes(x, target, kind)
     vector(sums, "sums", m)
     if m:

@@ -1,4 +1,4 @@
-"""Rows of a table by numbers, and the gradient of the table: the sum of the rows of the output's gradient that have the same number.
+"""Rows of a table by their numbers, and the gradient of the table: sums of the gradient's rows with the same number.
 
 The backward pass takes the numbers sorted, so equal numbers are a run, and every sum has a fixed order. Programs add up blocks of ROWS
 sorted rows. A run that lies within a block is stored at once. The first and last runs of a block may go on in its neighbours; their sums

@@ -1,8 +1,8 @@
 """Group norm (Wu, He 2018) of channels, and its gradients, in fp32 arithmetic. The groups may have any length.
 
-An array is (N, C, S), with S elements per channel. Programs share the elements of a group: they add up its channels one by one, and a few
-small sums give the statistics of the groups. So a batch of one image still occupies a GPU. The variance is that of the channels' means plus
-that within channels (Chan et al. 1979), which loses nothing where the mean is large.
+An array is (N, C, S), with S elements per channel. Several programs share the elements of a group. They add up its channels one by one, and
+a few small sums give the statistics of the groups. So a batch of one image still occupies a GPU. The variance is that of the channels'
+means plus that within channels (Chan et al. 1979), which loses nothing where the mean is large.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ def normalized_groups(
     x: Any, y: Any, weight: Any, bias: Any, mean: Any, rstd: Any, groups: int, dy: Any = None, totals: Any = None,
     products: Any = None,
 ) -> None:  # fmt: skip
-    """Writes y = (x - mean) rstd weight + bias for (N, C, S). Given dy, it writes the gradient of x instead, from the means of dy weight
-    (`totals`) and dy weight (x - mean) rstd (`products`) of the groups."""
+    """Writes y = (x - mean) rstd weight + bias for (N, C, S). Given dy, it writes the gradient of x instead. `totals` then has the means of
+    `dy weight` of the groups, and `products` those of `dy weight (x - mean) rstd`."""
     channels, n = _sizes(x, y)
     if channels * n:
         tile = _tile(x, channels, n)

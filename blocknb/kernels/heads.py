@@ -143,7 +143,7 @@ class HeadTiles:
     def choose(self, q: Any, block: int, precision: str = PRECISIONS[0]) -> Tile:
         """The tile for the smallest width that is at least `block`; fp32 halves everything.
 
-        `many` holds the tiles that Hopper uses for 16 bits as long as there are enough programs, `exact` those of fp32 without tensor
+        `many` holds the tiles that Hopper uses for 16 bits as long as there are enough programs. `exact` holds those of fp32 without tensor
         cores ("ieee"), on every GPU.
         """
         if precision == "ieee" and not on_host(q):

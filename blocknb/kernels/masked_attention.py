@@ -1,10 +1,11 @@
 """Attention with a mask tensor, lengths of sequences, sliding windows, ALiBi, soft caps and fp64, and the gradients with all of these.
 
-The forward pass is the online softmax of `blocknb.kernels.attention` (FlashAttention, Dao et al. 2022). The gradients come from two
-kernels: one has a block of keys and loops over the queries, the other has a block of queries and loops over the keys. So nothing is added
-up in memory, and the results are the same in every run. Scores are in units of log2. With a soft cap, s = cap tanh(x / cap), the gradient
-of x is that of s times 1 - tanh^2. Masks and ALiBi's bias are added after the cap, as Gemma 2 does. A third kernel computes the gradient of
-a mask, if wanted: a program has a tile of the mask, and loops over the batches and heads that share it. ALiBi's slopes get no gradient.
+The forward pass is the online softmax of `blocknb.kernels.attention` (FlashAttention, Dao et al. 2022). Two kernels compute the gradients.
+A program of the first has a block of keys and loops over the queries. A program of the second has a block of queries and loops over the
+keys. So no sum is accumulated in memory, and the results are the same in every run. Scores are in units of log2. With a soft cap, s = cap
+tanh(x / cap), the gradient of x is that of s times 1 - tanh^2. Masks and ALiBi's bias are added after the cap, as Gemma 2 does. A third
+kernel computes the gradient of a mask, if the caller wants it. A program of it has a tile of the mask, and loops over the batches and heads
+that share it. ALiBi's slopes get no gradient.
 """
 
 from __future__ import annotations
@@ -324,8 +325,8 @@ def masked_attention_backward(
     q: Any, k: Any, v: Any, out: Any, logsumexp: Any, dout: Any, dq: Any, dk: Any, dv: Any, *, causal: bool = False,
     scale: float | None = None, input_precision: str = "tf32", **options: Any,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
-    """Writes dq, dk and dv, each like its array, from dout, and from out and logsumexp as the forward pass wrote them with the same
-    options. Returns them. The result is the same in every run. Raises ValueError as `masked_attention` does."""
+    """Writes dq, dk and dv from dout, and returns them. Each has the shape and dtype of its array. `out` and `logsumexp` are those that the
+    forward pass wrote with the same options. The result is the same in every run. Raises ValueError as `masked_attention` does."""
     found = heads_of(q, k, v, (*DTYPES, "float64"))
     shared, constants = _options(found, causal, scale, input_precision, **options)
     if found.empty:
@@ -356,9 +357,9 @@ def masked_attention_mask_gradient(
     q: Any, k: Any, v: Any, out: Any, logsumexp: Any, dout: Any, dmask: Any, *, mask: Any, causal: bool = False,
     scale: float | None = None, input_precision: str = "tf32", **options: Any,
 ) -> Any:  # fmt: skip
-    """Writes the gradient of a floating mask to `dmask` (batch or 1, heads or 1, queries, keys), of the dtype of logsumexp: an axis of 1
-    sums over it. The other arguments are those of `masked_attention_backward`. Returns `dmask`. Raises ValueError as that does, and for
-    another shape."""
+    """Writes the gradient of a floating mask to `dmask` (batch or 1, heads or 1, queries, keys), of the dtype of logsumexp. If an axis has
+    size 1, the gradient is summed over it. The other arguments are those of `masked_attention_backward`. Returns `dmask`. Raises ValueError
+    as that does, and for another shape."""
     found = heads_of(q, k, v, (*DTYPES, "float64"))
     shared, constants = _options(found, causal, scale, input_precision, mask=mask, **options)
     batches, heads, *rest = map(int, dmask.shape)

@@ -93,8 +93,8 @@ def _check(name: str, array: Any, shape: tuple[int, ...]) -> None:
 
 
 def combine(y: Any, weights: Any, places: Any, out: Any) -> Any:
-    """out[t] = sum over i of weights[t, i] y[places[t, i]] for y (R, N) with contiguous rows, weights and integer places (T, I), and out
-    (T, N), in fp32; returns `out`. `weights` None are ones. Raises ValueError for other shapes and strides."""
+    """Computes `out[t] = sum over i of weights[t, i] y[places[t, i]]` in fp32, and returns `out`. y is (R, N) with contiguous rows, weights
+    and integer places are (T, I), and out is (T, N). `weights` None are ones. Raises ValueError for other shapes and strides."""
     (tokens, most), n = places.shape, y.shape[1]
     _check("places", places, (tokens, most))
     _check("weights", weights, (tokens, most))

@@ -1,7 +1,7 @@
 """The gradients of layer norm and RMS norm, in fp32 arithmetic, from the mean and rstd that the forward pass stored.
 
-Let g = dy weight and z = (x - mean) rstd. Then dx = rstd (g - mean(g) - z mean(g z)), dweight is the sum of dy z over rows, and dbias is
-the sum of dy over rows; RMS norm leaves out mean(g).
+Let `g = dy weight` and `z = (x - mean) rstd`. Then `dx = rstd (g - mean(g) - z mean(g z))`. dweight is the sum of `dy z` over rows, and
+dbias is the sum of dy over rows. RMS norm leaves out `mean(g)`.
 
 One kernel reads x and dy once. Its programs share the rows. Each keeps a row in registers, together with its partial sums of dweight and
 dbias, and a second kernel adds the partial sums. A row that is too long for registers is read twice. One kernel computes the two means of

@@ -206,10 +206,10 @@ class MatmulProblem:
 
     @functools.cached_property
     def lines(self) -> tuple[int | None, int | None]:
-        """For a and b, how many lines of 128 bytes a stored row of that length touches: 1, or 2 for rows that begin inside of a line.
+        """For a and b, the number of 128-byte lines that 128 bytes of a stored row touch. It is 1 if rows begin at lines, otherwise 2.
 
-        None: no descriptor describes the matrix, but one of its strides is 1, so that a copy with other rows can be described. 0: neither
-        a descriptor nor such a copy can describe it.
+        None: no descriptor describes the matrix, but one of its strides is 1, so that a copy with other rows can be described. 0: neither a
+        descriptor nor such a copy can describe it.
         """
         found: list[int | None] = []
         for array, steps in ((self.a, self.a_strides), (self.b, self.b_strides)):

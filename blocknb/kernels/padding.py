@@ -1,7 +1,7 @@
 """Copies of matrices whose rows begin at multiples of 128 bytes, so that TMA can read them, and reads whole lines.
 
-TMA needs rows that are multiples of 16 bytes apart. A row of a tile that does not begin at a line of 128 bytes touches two lines, and the
-L2 cache then serves twice as many. `blocknb.kernels.shapes` weighs the time of the copy against that.
+TMA needs rows that are multiples of 16 bytes apart. If a tile's row does not begin at a line of 128 bytes, it touches two lines, and the L2
+cache serves twice as many. `blocknb.kernels.shapes` weighs the time of the copy against that.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Plans for products of 16-bit matrices on Hopper, chosen by a cost model that was fitted to random shapes on an H200.
 
 A plan has a kernel, a tile, splits along K, and operands that are copied first. `candidates` predicts the time of every plan in
-microseconds, and `plan` takes the fastest. The model knows waves of tiles, the rates of tensor cores and of the L2 cache, DRAM, prologues
-and epilogues, further launches, copies, and results whose rows are not aligned. `blocknb bench plan_check` measures all candidates and
-compares the choice with the fastest.
+microseconds, and `plan` takes the fastest. The model has terms for waves of tiles, for prologues and epilogues, and for the rates of tensor
+cores, L2 cache and DRAM. It also has terms for further launches, for copies, and for results whose rows are not aligned.
+`blocknb bench plan_check` measures all candidates and compares the choice with the fastest.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Products of few rows by quantized weights (weight-only quantization): int8 with a scale per column, and int4 with scales per group.
 
-Decoding with a language model is such a product: it reads all weights for a few rows of activations, so the time is that of the bytes. The
-kernels compute the transposed result, weights @ activations.T. Up to 16 rows, the weights are the first operand of mma.sync: each thread
-loads 16 bytes of them into its fragments and converts them there, so that no weight goes through shared memory. The warps of a program
-split K, and add their sums in shared memory. More rows use wgmma. Where tiles are few, programs split K, too, so that every multiprocessor
-reads, and the last program of a tile adds the partial sums in the order of K.
+Decoding with a language model is such a product. It reads all weights for a few rows of activations, so memory bandwidth limits it. The
+kernels compute the transposed result, weights @ activations.T. For up to 16 rows, the weights are the first operand of mma.sync. Each
+thread loads 16 bytes of them into its fragments and converts them there, so that no weight goes through shared memory. The warps of a
+program split K, and add their sums in shared memory. More rows use wgmma. If there are few tiles, programs split K, too, so that every SM
+reads. The last program of a tile adds the partial sums in the order of K.
 
 Weights are stored as most checkpoints store them: row by row of (N, K), K contiguous. A byte holds two weights of 4 bits, the lower one
 first, as in the int32 words (N, K / 8) of compressed-tensors' "pack-quantized" format. Scales and zero points are (N, K / group) in any
@@ -38,9 +38,10 @@ ACTIVATIONS = ("float16", "bfloat16")
 
 
 class QuantizedTile(NamedTuple):
-    """How a program computes its tile of the transposed result: rows of x, columns of the result, elements of K per step, how many
-    steps ahead weights are loaded into registers, parts of K in programs, warps, stages, and the most registers per thread. With more than
-    one stage, copies to shared memory run ahead. If weights are loaded into registers, each warp has all columns and a part of K."""
+    """How a program computes its tile of the transposed result: `rows` of x, `columns` of the result, and `depth` elements of K per step.
+    `ahead` is the number of steps by which a program loads weights into registers early, and `splits` the number of programs that share K.
+    With `num_stages` above 1, copies to shared memory run ahead. If weights are loaded into registers, each warp has all columns and a part
+    of K."""
 
     rows: int
     columns: int
@@ -104,8 +105,8 @@ def activations(x, rows, at, inside, m, k, x_row):
 
 @blocknb.kernel
 def parts_of_warps(tile, length, BN: bl.constexpr, BK: bl.constexpr, WARPS: bl.constexpr):
-    """What the warps of a program multiply: columns of the result and first step along K of the WARPS * BN rows of weights, and the first
-    indices along K of the WARPS * BK columns of x.
+    """The indices of what the warps of a program multiply. For the WARPS * BN rows of weights, these are the columns of the result and the
+    first steps along K. For the WARPS * BK columns of x, they are the first indices along K.
 
     Each warp has all BN columns, and every WARPS-th step of the program.
     """

@@ -1,9 +1,9 @@
 """Chooses how to tile a matrix product: the tile of a program, its warps and stages, and the number of splits along K.
 
 The rule was fitted to measurements on an H200. A large tile needs the fewest bytes per product, and a small result needs small tiles so
-that every multiprocessor has one. So the rule compares the candidates by the time of their waves of CTAs. A tile costs its area times K,
-plus a constant for the parts of its prologue and epilogue that other tiles do not hide, divided by its share of the tensor-core rate. The
-search (`blocknb.tune.products`, `blocknb bench gemm --search`) starts from the same candidates.
+that every multiprocessor has one. So the rule compares the candidates by the time of their waves of CTAs. The cost of a tile is its area
+times K, plus a constant, divided by its share of the tensor-core rate. The constant stands for the parts of prologue and epilogue that
+other tiles do not hide. The search (`blocknb.tune.products`, `blocknb bench gemm --search`) starts from the same candidates.
 """
 
 from __future__ import annotations

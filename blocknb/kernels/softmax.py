@@ -105,8 +105,9 @@ def softmax(x: Any, out: Any, *, num_warps: int | None = None) -> Any:
 
 
 def pieces(x: Any, out: Any, num_warps: int | None) -> dict[str, int] | None:
-    """The constants of `softmax_pieces_kernel`, where it is faster than one tile per row, and None for other arrays. It is faster on a GPU
-    for long rows that begin between vectors, that leave much of a tile empty, or of which there are fewer than multiprocessors."""
+    """The constants of `softmax_pieces_kernel` for arrays for which it is faster than one tile per row, and None for others. It is faster
+    on a GPU for long rows, in three cases. The rows do not begin at a whole vector, they leave much of a tile empty, or there are fewer
+    rows than SMs."""
     (m, n), size = x.shape, int(x.dtype.itemsize)
     if n <= LONG or on_host(x):
         return None

@@ -1,8 +1,8 @@
 """Split-K: a product whose result has too few tiles for all multiprocessors is split along K, and a second launch adds the parts.
 
 A workspace holds the partial sums tile by tile. The second kernel adds them in the order of K, so that every run gives the same result.
-Atomic additions to the result would save the second launch. But they round differently in each run, need a zeroed fp32 result, and leave
-no place for the epilogue (activation, conversion), which the second kernel computes here.
+Atomic additions to the result would save the second launch. But they round differently in each run, and need a zeroed fp32 result. They
+also leave no place for the epilogue (activation, conversion), which the second kernel computes here.
 """
 
 from __future__ import annotations

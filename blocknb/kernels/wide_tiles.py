@@ -71,7 +71,7 @@ def matmul_wide_kernel(
 
 
 def blocks_of(width: int) -> tuple[int, int, int]:
-    """The widths of the blocks of columns of a tile: powers of two, the largest one first, then 0 for a block that there is not."""
+    """The widths of the blocks of columns of a tile: powers of two, the largest one first. A 0 stands for each missing block."""
     found = [1 << bit for bit in reversed(range(width.bit_length())) if width >> bit & 1]
     first, more, last = found + [0] * (3 - len(found))
     return first, more, last
