@@ -90,7 +90,7 @@ def _whole(block: Any, xp: Any) -> Any:
 
 
 def host_block(block: Any) -> Any:
-    """A block of host memory that a kernel takes: a read-only view, or a copy where the address is not a multiple of the element size.
+    """A block of host memory that a kernel takes: a read-only view, or a copy if the address is not aligned to the element size.
 
     Arrays that arrive through Dask's network layer may have any address. The pieces of a HaloBlock are handled one by one."""
     if isinstance(block, HaloBlock):

@@ -1,6 +1,6 @@
 """Bounds the memory of the blocks in flight, and counts what this process has computed and moved.
 
-A task acquires the bytes of all its blocks before it copies one of them, and waits while other tasks of the process hold too many.
+A task acquires the bytes of all its blocks before it copies the first one. It waits while other tasks of the process hold too many bytes.
 `totals()` gives the figures of the process: blocks, bytes, times of copies and kernels, and the peak of the bytes in flight.
 """
 

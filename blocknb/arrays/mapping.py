@@ -1,7 +1,7 @@
 """`map_blocks` and `map_overlap`: a wrapper on each block of Dask arrays, without and with a halo.
 
-Both build Dask graphs by `dask.array`, and compute nothing. The name of each result is new. Otherwise Dask would find the result of an
-earlier call on the cluster under the same name, although the source of a kernel has changed since.
+Both build Dask graphs by `dask.array`, and compute nothing. The name of each result is new. Otherwise Dask could return the result of an
+earlier call with the same name, although the source of a kernel has changed since.
 """
 
 from __future__ import annotations

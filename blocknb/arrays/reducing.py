@@ -1,8 +1,8 @@
 """`reduction` and `contraction`: results to which many blocks of Dask arrays contribute.
 
-`reduction` computes a partial result per block, and combines them in a tree. The shape of the tree depends on the chunks only, not on
-the order in which tasks end, so results are the same bit for bit in every run. `contraction` adds up products of blocks, in the order of
-the chunks.
+`reduction` computes a partial result per block, and combines them in a tree. The shape of the tree depends on the chunks only, not on the
+order in which tasks end. So results are the same bit for bit in every run. `contraction` adds up products of blocks, in the order of the
+chunks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Streams blocks of host memory through a device, so that copies of one block overlap the kernels of another.
 
 This is a pipeline with pinned memory and CUDA streams (CUDA C++ Programming Guide, "Overlapping Data Transfer and Kernel Execution"). All
-tasks share one stream for copies to the device and one for copies back, so the copies of a direction run one after another, each at the
+tasks share one stream for copies to the device and one for copies back. So the copies of a direction run one after another, each at the
 full speed of the link. Each of four tasks in flight has a stream for its kernels. Events order the streams. Two tasks fill the link or the
 GPU. Two more cover the time in which tasks start, end and copy on the host. So a worker needs four threads per GPU. `accumulate` also
 overlaps within a task, because it copies the next blocks while a kernel uses the last ones.

@@ -116,8 +116,8 @@ class TorchOp:
         return rule
 
     def check(self, *args: Any, reference: Callable[..., Any] | None = None, double: bool = False) -> Any:
-        """Tests the operator on arguments and returns an OpReport: `torch.library.opcheck`, gradcheck in float64 (with `double` also of
-        the second derivative), and the error against `reference`, computed in float64."""
+        """Tests the operator on arguments and returns an OpReport. The tests are `torch.library.opcheck`, and gradcheck in float64 (with
+        `double` also of the second derivative). The report also has the error against `reference`, computed in float64."""
         from blocknb.torch.ops_check import check
 
         return check(self, args, reference, double)

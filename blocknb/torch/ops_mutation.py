@@ -51,8 +51,8 @@ def tensors_of(names: Sequence[str], args: Sequence[Any]) -> list[tuple[str, Any
 def run_checked(
     operator: str, body: Callable[..., Any], names: Sequence[str], mutates: Sequence[str], args: Sequence[Any]
 ) -> Any:
-    """Returns body(*args). Raises OperatorError, before the launch, if a kernel stores into an argument that `mutates` does not name, and
-    afterwards if an output shares memory with an argument."""
+    """Returns `body(*args)`. Raises OperatorError, before the launch, if a kernel stores into an argument that `mutates` does not name.
+    Also raises it, after the launch, if an output shares memory with an argument."""
     tensors = tensors_of(names, args)
     everything = [_memory(name, tensor) for name, tensor in tensors]
     unchanged = [memory for memory in everything if memory.name not in mutates]

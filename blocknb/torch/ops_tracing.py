@@ -1,8 +1,8 @@
 """Launches inside `torch.compile`: `kernel[grid](...)` becomes one node of the graph, the operator `blocknb::launch`.
 
-Dynamo, which traces the user's function, takes the branch of `Kernel.__getitem__` that calls `_traced` below. The node gets the tensors
-in two lists, those that the kernel stores to and the others, so that torch keeps the order of reads and writes. The compiler tells which
-are which. Everything else that describes the launch is a constant of the graph, kept here under a number.
+Dynamo, which traces the user's function, takes the branch of `Kernel.__getitem__` that calls `_traced` below. The node gets the tensors in
+two lists: those that the kernel stores to, and the others. So torch keeps the order of reads and writes. The compiler tells which tensors a
+kernel stores to. Everything else that describes the launch is a constant of the graph, kept here under a number.
 """
 
 from __future__ import annotations

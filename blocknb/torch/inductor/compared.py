@@ -1,9 +1,8 @@
-"""Compares a kernel with the generated kernel whose place it shall take, on the arguments of a recorded launch and on random ones.
+"""Compares a kernel with the generated kernel that it replaces, on the arguments of a recorded launch and on random ones.
 
-Arrays that a kernel writes and does not read are poisoned first, so a missing store is a difference, and so is a store at another place.
-Floating-point results are compared with the generated kernel in float64, if that can be compiled: its text with all types of
-floating-point numbers replaced. A result passes if it is within torch's tolerance for its type, or as near to float64 as the generated
-kernel is.
+Arrays that a kernel writes and does not read are poisoned first. So a missing store is a difference, and so is a store at another place.
+Floating-point results are compared with the generated kernel in float64, if that can be compiled: its text with all types of floating-point
+numbers replaced. A result passes if it is within torch's tolerance for its type, or as near to float64 as the generated kernel is.
 """
 
 from __future__ import annotations

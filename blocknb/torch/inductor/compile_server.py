@@ -2,8 +2,8 @@
 
 The server has one thread, so the forks are safe, and the processes share its memory. Each of them loads a generated file, compiles one
 configuration with LLVM in the same process, and answers with the entry of the disk cache. LLVM aborts its process on code that it cannot
-select. The pool then sees the end of the socket, compiles the kernel itself, and sends the server another socket through `control`, for a
-process in place of the lost one.
+select. The pool then sees the end of the socket, and compiles the kernel itself. It also sends the server another socket through `control`,
+and the server forks a new process for it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The fast path of a generated kernel's launch on a GPU: a Python function made for one kernel, which packs the arguments and calls the
-driver once.
+"""The fast path of a generated kernel's launch on a GPU: a Python function for one kernel, which packs the arguments and calls the driver.
 
-Inductor has already computed the grid and looked up the stream, so nothing remains but to take the addresses of the tensors. A launch
-that needs more goes the general way (`slow`): an open record, a grid that is empty or too large, another current device, and a call that
-raises, whose error the general way explains.
+Inductor has already computed the grid and looked up the stream, so the function only takes the addresses of the tensors. Other launches
+take the general path (`slow`). They are launches during a record, with a grid that is empty or too large, or with another current device. A
+call that raises also takes it, because the general path explains the error.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Numerical drift: how far what a fused kernel writes is from its operators in float64, next to the same operators one by one.
+"""Numerical drift: the error of a fused kernel against its operators in float64, next to the error of the operators one by one.
 
-Each kernel runs again on the recorded arguments of its launch. The operators run on the same arguments twice: in float64, which is the
-reference, and in the types of the model, as eager code computes them. An error in units in the last place (ulp) is relative to the spacing
-of the output's type at the reference (Goldberg 1991).
+Each kernel runs again on the recorded arguments of its launch. The operators run on the same arguments twice. The run in float64 is the
+reference. The other run is in the types of the model, as eager code computes them. An error in units in the last place (ulp) is relative to
+the spacing of the output's type at the reference (Goldberg 1991).
 """
 
 from __future__ import annotations

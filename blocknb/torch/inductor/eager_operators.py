@@ -22,7 +22,7 @@ _NO_WORK = (
 
 @dataclass(frozen=True)
 class EagerOperators:
-    """The operators of an eager step. `launches` is their number without views, `bytes` are those of their inputs and results, and `counts`
+    """The operators of an eager step. `launches` is their number without views, and `bytes` are those of their inputs and results. `counts`
     has the number of each operator, the most frequent first."""
 
     launches: int

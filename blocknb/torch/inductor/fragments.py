@@ -77,7 +77,8 @@ class GraphFragment:
         return found | {text: values[name] for name, text in self.sizes.items() if name in values}
 
     def _shaped(self, value: Any, node: str, symbols: Mapping[str, int]) -> Any:
-        """An argument with the shape of its node: a kernel may get another shape of the same memory, or the number of a tensor of one."""
+        """An argument with the shape of its node. A kernel may get the same memory in another shape, or a tensor of one element as a
+        number."""
         shape, strides = ([_size(text, symbols) for text in texts] for texts in self.shapes[node][:2])
         if not hasattr(value, "untyped_storage"):
             return torch.full(shape, value, dtype=getattr(torch, self.shapes[node][2]))

@@ -317,8 +317,8 @@ def _note_stores(function: ast.FunctionDef, fragment: Any) -> None:
 def _check(
     function: Callable[..., Any], example: Sequence[Any], arguments: Sequence[Any], compiled: Sequence[Any], text: str
 ) -> None:
-    """Runs the text, and compares the results with those of the function: within the tolerance of their type, or as near to float64 as
-    eager or the compiled graph is. Raises LaunchError."""
+    """Runs the text, and compares the results with those of the function. They must agree within the tolerance of their type, or be as near
+    to float64 as eager or the compiled graph is. Raises LaunchError."""
     file = f"<from_torch {next(_numbers)}>"
     body = text.replace("%%blockkernel", "", 1)
     linecache.cache[file] = len(body), None, body.splitlines(keepends=True), file

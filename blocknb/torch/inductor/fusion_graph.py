@@ -22,9 +22,9 @@ _REASONS = "_blocknb_fusion_reasons"  # of Inductor's graph: {(scheduler node, s
 
 @dataclass(frozen=True)
 class GraphOperator:
-    """An FX node: `operator` such as "aten.mul", the operator that it was made of ("aten.gelu"), the shape and dtype of its result
-    ("float32[8, 64]"), the indices of its inputs, and the user's line. `bytes` are those of the result, or None for a shape that is known
-    at run time only. An input of the graph has no operator."""
+    """An FX node. It has its `operator`, such as "aten.mul", and the operator that it was decomposed from ("aten.gelu"). It also has the
+    shape and dtype of its result ("float32[8, 64]"), the indices of its inputs, and the user's line. `bytes` are those of the result, or
+    None for a shape that is known at run time only. An input of the graph has no operator."""
 
     name: str
     operator: str

@@ -116,10 +116,10 @@ def private(name: str) -> Any:
 
 
 def _replace_unreached(helpers: Any, compat: Any) -> None:
-    """Replaces what rewritten imports do not reach.
+    """Replaces names that rewritten imports do not reach.
 
-    These are helpers that are written against the builder of Triton's compiler (here the compiler calls plain functions), and the name of
-    the package of heuristics. Without Triton, it is also the class of configurations that Inductor's cache restores."""
+    These are helpers that use the builder of Triton's compiler, for which blocknb's compiler calls plain functions. The name of the package
+    of heuristics is another one. Without Triton, so is the class of configurations that Inductor's cache restores."""
     from torch._inductor.runtime import autotune_cache, triton_heuristics
 
     import blocknb

@@ -136,8 +136,8 @@ def _cannot_start(*_: Any) -> None:
 
 @dataclass(frozen=True, eq=False)
 class CudaKernel:
-    """A kernel that Inductor generated for CUDA: its name, the text of its file, and what blocknb compiled of it: one `Compiled` for each
-    configuration, or the error of the first that failed."""
+    """A kernel that Inductor generated for CUDA: its name, the text of its file, and the results of compiling it. These are one `Compiled`
+    for each configuration, or the error of the first one that failed."""
 
     name: str
     source: str

@@ -1,6 +1,6 @@
 """Layers of torch with kernels of blocknb: forward and backward, fp16, bf16, fp32 and fp64, on the CPU and on CUDA.
 
-Each module has the arguments and the state_dict of the module of torch or Hugging Face that it stands for, and a function next to it.
+Each module stands for a module of torch or Hugging Face, and has its arguments and its state_dict. Most have a function, too.
 `blocknb.torch.replace` puts them into a model. All of them are deterministic: the same inputs give the same bits, on one device and with
 one version, except where a docstring says otherwise. docs/pytorch_ops.md lists them.
 """

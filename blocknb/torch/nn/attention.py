@@ -151,8 +151,8 @@ def attention(
     scale: float | None = None, enable_gqa: bool = False, *, shift: int = 0, window: int | None = None,
     soft_cap: float | None = None, alibi_slopes: Tensor | None = None, lengths: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """softmax(scale q k^T + mask) v for q (batch, heads, queries, head) and k, v (batch, kv heads, keys, head), with the arguments of
-    torch's `scaled_dot_product_attention`, without dropout.
+    """Computes `softmax(scale q k^T + mask) v`, with the arguments of torch's `scaled_dot_product_attention`, without dropout. q is (batch,
+    heads, queries, head), and k and v are (batch, kv heads, keys, head).
 
     `attn_mask` is bool, where False hides a key, or floating and added to the scores (a number below -1e30 hides a key). Its shape
     broadcasts to (batch, heads, queries, keys). With `is_causal`, query i sees keys 0 to i + `shift`; keys - queries is the shift of a KV
@@ -163,8 +163,8 @@ def attention(
     With `enable_gqa`, consecutive heads of q share one head of k and v. A head has 8 to 256 elements. `scale` is 1 / sqrt(head) by default.
     Inside `torch.autocast`, q, k and v are cast to its dtype, as torch does. Products of fp32 on a GPU use TF32 only if
     `torch.backends.cuda.matmul.allow_tf32` or `torch.set_float32_matmul_precision` say so, as torch's own do. On some GPUs the gradient of
-    q is added up in memory, and its last bits differ from run to run, unless `torch.use_deterministic_algorithms(True)` is set; with a
-    mask or another option they never differ. Raises ValueError for other shapes and dtypes, and for slopes that require a gradient.
+    q is added up in memory, and its last bits differ from run to run. They do not differ if `torch.use_deterministic_algorithms(True)` is
+    set, or with a mask or another option. Raises ValueError for other shapes and dtypes, and for slopes that require a gradient.
     """
     check_floating("attention", q=q, k=k, v=v)
     if dropout_p:

@@ -27,7 +27,7 @@ def column_logits(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -
     """Writes the logits (classes, rows) to `out`. With a bias they exist twice meanwhile.
 
     A gradient is the exponential of a logit minus the logsumexp of `row_logits`. If both were rounded in different places, the errors would
-    not cancel: with the bias added as a matrix, gradients on an H200 had three times the error of eager's."""
+    not cancel. With the bias added as a matrix, gradients on an H200 had three times the error of eager's."""
     if bias is None:
         torch.mm(weight, x.t(), out=out)
     else:

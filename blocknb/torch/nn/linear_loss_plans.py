@@ -1,14 +1,15 @@
 """How the gradients of a fused linear cross entropy share memory: a plan in rows and classes, without tensors.
 
-For x (M, H) and a weight (V, H), the logits of a chunk of rows are the unit: as many rows as have about M H logits, rounded up to a power
-of two. Implementations that split the rows hold such a chunk, the gradient of x and that of the weight. The plan here never needs more:
+For x (M, H) and a weight (V, H), the unit of memory is the logits of a chunk of rows. A chunk has as many rows as have about M H logits,
+rounded up to a power of two. Implementations that split the rows hold such a chunk, the gradient of x and that of the weight. The plan here
+never needs more:
 
 - Until a block of the weight's gradient is written, its memory keeps logits of the first H rows. They are not computed again.
 - With the mean or the sum of the losses, the gradient of the losses is known in the forward pass. Groups of H rows then have their logits
   in this memory one after the other, and the gradient of x is one product per group. No sums of it exist.
 - Otherwise the gradient of x is added up in fp32 for other rows. Half of them use the memory of the gradient of x itself, the others
   memory of their own.
-- Where the chunk is too small for that, the gradient of the last rows is one product per chunk, from logits that are computed once more.
+- If the chunk is too small for that, the gradient of the last rows is one product per chunk. Its logits are computed once more.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def rows_of_chunk(m: int, h: int, v: int) -> int:
 
 
 def forward_block(rows: int, m: int, h: int, v: int) -> int:
-    """The classes per block of the forward pass for `rows` of the M rows: their logits take at most a chunk and the gradient of x."""
+    """The classes per block of the forward pass for `rows` of the M rows. Their logits take at most the memory of a chunk and of the
+    gradient of x."""
     room = rows_of_chunk(m, h, v) * v + m * h - STATISTICS * m
     return _rounded(max(1, min(wanted_block(rows), v, room // max(rows, 1))))
 
@@ -48,9 +50,9 @@ def kept_rows(m: int, h: int) -> int:
 
 @dataclass(frozen=True)
 class LossPlan:
-    """The rows in their order: `kept` have their logits already, `own` are added up in the memory of the gradient of x, `extra` in memory
-    of their own, and `again` are chunks of `chunk` rows. `block` classes of all rows
-    exist at a time; 0 without a pass over classes."""
+    """The numbers of rows by how their gradient of x is computed, in the order of the rows. The logits of `kept` rows exist already. The
+    gradients of `own` rows are added up in the memory of the gradient of x, those of `extra` rows in other memory. `again` rows are
+    computed in chunks of `chunk` rows. `block` classes of all rows exist at a time; 0 without a pass over classes."""
 
     kept: int
     own: int

@@ -1,11 +1,13 @@
 """The cross entropy of a linear layer without its logits in memory: cross_entropy(x weight^T + bias, target), block of classes by block.
 
-Training in eager mode keeps the logits of the first H rows of x (M, H) in the memory of the weight's gradient, after the other rows had
-their gradient of x computed there. The backward pass computes the logits of the others again. A block of the weight's gradient is then one
-product over all rows, so nothing is added up in 16 bits, and no copy of that gradient in fp32 exists. Sums for the gradient of x are in
-fp32. In a graph of torch.compile, one operator does both passes for the mean and the sum, because a graph cannot keep logits in the memory
-of a later result. With `keep_logits`, this operator keeps all logits and computes none again. Implementations that split the rows instead
-add gradients of the weight in 16 bits, and their training diverges from that of unfused layers.
+Training in eager mode uses the memory of the weight's gradient for logits. First it computes the gradient of x there, for the rows of x (M,
+H) after the first H. Then it keeps the logits of the first H rows there. The backward pass computes the logits of the other rows again. A
+block of the weight's gradient is then one product over all rows. So nothing is added up in 16 bits, and no copy of that gradient in fp32
+exists. Sums for the gradient of x are in fp32.
+
+In a graph of torch.compile, one operator does both passes for the mean and the sum. A graph cannot keep logits in the memory of a later
+result. With `keep_logits`, this operator keeps all logits and computes none again. Other implementations split the rows and add gradients
+of the weight in 16 bits. Their training diverges from that of unfused layers.
 """
 
 from __future__ import annotations
@@ -203,8 +205,8 @@ def _expected(target: Tensor, ignore_index: int, reduction: str, x: Tensor) -> T
 
 
 def _in_one_pass(x: Tensor, weight: Tensor, reduction: str, eager: bool) -> bool:
-    """Whether the forward pass also computes the gradients: for a known gradient of the losses, in the training step of a graph, or in
-    eager mode if asked to."""
+    """Whether the forward pass also computes the gradients. It does so if the gradient of the losses is known, in the training step of a
+    graph, or in eager mode on request."""
     in_graph = torch.compiler.is_compiling() and torch.is_grad_enabled() and weight.requires_grad
     known = reduction in ("mean", "sum") and x.dtype != torch.float16
     return known and (eager or (in_graph and weight.is_contiguous() and weight.shape[0] > 0 and weight.shape[1] >= 8))

@@ -133,8 +133,8 @@ def experts_mlp(
     top_k_weights: Tensor,
     hidden_act: str = "silu",
 ) -> Tensor:
-    """The weighted sum of the MLPs of each token's experts: down(act(gate) * up), for x (T, H), gate_up_proj (E, 2 I, H), down_proj
-    (E, H, I), and the numbers and weights of the experts (T, top k). Raises ValueError for dtypes and shapes that do not fit."""
+    """The weighted sum of the MLPs of each token's experts: `down(act(gate) * up)`. The shapes are x (T, H), gate_up_proj (E, 2 I, H) and
+    down_proj (E, H, I). The numbers and weights of the experts are (T, top k). Raises ValueError for dtypes and shapes that do not fit."""
     name = "experts_mlp"
     check_floating(name, x=x, gate_up_proj=gate_up_proj, down_proj=down_proj, top_k_weights=top_k_weights)
     experts, double, hidden = gate_up_proj.shape

@@ -15,8 +15,9 @@ def dpo_loss(
     policy_chosen_logps: Tensor, policy_rejected_logps: Tensor, reference_chosen_logps: Tensor, reference_rejected_logps: Tensor,
     beta: float = 0.1, label_smoothing: float = 0.0, loss_type: str = "sigmoid",
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """(losses, rewards of the chosen, rewards of the rejected answers), each (B), from the logarithms of the answers' probabilities (B), as
-    the loss of TRL's DPOTrainer.
+    """The loss of TRL's DPOTrainer, from the logarithms of the answers' probabilities (B).
+
+    Returns (losses, rewards of the chosen answers, rewards of the rejected answers), each (B).
 
     `loss_type` is "sigmoid", "hinge" or "ipo" (whose logarithms are means over tokens). The rewards have no gradient. Raises ValueError
     for another type, and for label smoothing with another type than "sigmoid".
@@ -66,8 +67,9 @@ def linear_dpo_loss(
     bias: Tensor | None = None, ref_bias: Tensor | None = None, ignore_index: int = -100, beta: float = 0.1,
     label_smoothing: float = 0.0, loss_type: str = "sigmoid",
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """(mean loss, rewards of the chosen, rewards of the rejected answers) of `dpo_loss` from hidden states x (2 B, T, H), the chosen
-    answers first, and a weight (V, H) of the language model's head.
+    """`dpo_loss` from hidden states x (2 B, T, H), the chosen answers first, and a weight (V, H) of the language model's head.
+
+    Returns (mean loss, rewards of the chosen answers, rewards of the rejected answers).
 
     `ref_x` and `ref_weight` are those of the reference model, which get no gradient; without them its logarithms are 0. Raises ValueError
     for an odd number of answers, and as `linear_logps` does.

@@ -2,8 +2,8 @@
 
 No class is patched: each replaced module is one attribute of its parent, and `undo` restores it. A replacement shares the parameters of the
 original, so optimizers, checkpoints and `state_dict` see no difference. Modules are recognised by class name and by the parameters and
-attributes that their computation needs. Given inputs of the model, each replacement is compared with its original on the tensors that the
-original receives there, before it is put in place.
+attributes that their computation needs. If the caller passes inputs of the model, each replacement is first compared with its original on
+the tensors that the original receives.
 """
 
 from __future__ import annotations
@@ -86,15 +86,15 @@ def replace(
     """Replaces norms, gated MLPs, embeddings, experts, PEFT's adapters and losses below a model by layers of blocknb, and returns the
     Replacements.
 
-    With `inputs` and `keywords`, `model(*inputs, **keywords)` runs once without gradients, and each replacement is compared with its
-    original on the tensors that arrive there. `only` lists the names of the classes to replace ("LlamaRMSNorm"). `tolerance` replaces the
+    With `inputs` and `keywords`, `model(*inputs, **keywords)` runs once without gradients. Each replacement is compared with its original
+    on the tensors that reach the original. `only` lists the names of the classes to replace ("LlamaRMSNorm"). `tolerance` replaces the
     limits by dtype. Raises ReplacementError, with the model unchanged, if a replacement differs by more, and for names in `only` without a
     replacement.
 
     Two options are for language models of transformers, and raise ValueError for others. `attention` True sets `attention` for the model;
-    "causal" also leaves out all masks, for batches without padding and packed sequences.
-    `fused_loss` computes the loss by `linear_cross_entropy` in training with labels: no logits are made, and the output of the model has
-    the last hidden states in their place. "keep_logits" is faster, and holds the logits once while the loss is computed.
+    "causal" also leaves out all masks, for batches without padding and packed sequences. `fused_loss` computes the loss by
+    `linear_cross_entropy` in training with labels. It computes no logits, and the output of the model has the last hidden states in their
+    place. "keep_logits" is faster, and holds the logits once while the loss is computed.
     """
     if unknown := [name for name in only or () if name not in _MAKERS]:
         raise ReplacementError(
