@@ -1,7 +1,7 @@
 """The memory accesses of a kernel on a GPU as a table in Python: the figures of the card's view Tiles.
 
-`accesses(kernel)` returns a table that displays itself and that code can calculate with. Nothing is measured: the sectors follow from
-layouts, scalar arguments and the grid, so a machine without a GPU gives the same numbers as one with it.
+`accesses(kernel)` returns a table that displays itself and that code can calculate with. Nothing is measured. The sectors follow from
+layouts, scalar arguments and the grid, so a machine without a GPU gives the same numbers.
 """
 
 from __future__ import annotations
@@ -79,8 +79,9 @@ class Accesses:
 def accesses(subject: Kernel | Callable[[], Any], target: str = DEFAULT_VIEW, program: int = 0) -> Accesses:
     """The memory accesses of a launch on a GPU, for the program with the number `program`.
 
-    The launch is the last one of `subject`: of a kernel, as the last `%%blockkernel` cell launched it, or of the last kernel that a
-    function without arguments launches. Raises LaunchError without a launch, and KeyError for a program that the grid does not have.
+    The launch is the last one of `subject`. If `subject` is a kernel, that is its launch by the last `%%blockkernel` cell. If it is a
+    function without arguments, that is the last launch that it makes. Raises LaunchError without a launch, and KeyError for a program that
+    the grid does not have.
     """
     return accesses_of(_launched(subject), target, program)
 

@@ -5,8 +5,8 @@ A listing's content is `{"text": ..., "lines": [...], "ops": [...]}`. `lines` gi
 see `helper_sources`). Two steps before gzip make it small:
 
 - Generated code repeats lines in which only numbers grow: registers, ops, offsets. So a long listing is stored as `templates`, which are
-  its distinct lines with a mark for each number. `rows` gives the template of each line. `numbers` are differences to the numbers of
-  the last line with the same template (columnar storage with delta coding, as in log compressors such as CLP). `lines` and `ops` are
+  its distinct lines with a mark for each number. `rows` gives the template of each line. `numbers` are differences to the numbers of the
+  last line with the same template. That is columnar storage with delta coding, as in log compressors such as CLP. `lines` and `ops` are
   differences, too. The 2,700 ops of an unrolled loop take a thirtieth of what gzip alone takes, and less time.
 - A pass changes few lines. So IR is stored as the difference to the IR of another stage, its base, where that is shorter. The packed text
   is then followed by a space and the hash of the base. Its content is a list of parts: `[first, end]` for lines of the base, or lines as

@@ -52,9 +52,9 @@ SHOWN_NOTES = 12
 class View:
     """One target of the card.
 
-    `role` is "ran" for the code that was launched, "compiled" for code that was only compiled, and "view" for code that the card compiled
-    for display. A view whose compilation failed has an `error` and no trace; `partial` has the stages that ran. `label` is short
-    ("CPU"), `place` long. `expression` returns the trace in the notebook.
+    `role` is "ran" for code that was launched, "compiled" for code that was only compiled, and "view" for code that is only displayed. A
+    view whose compilation failed has an `error` and no trace; `partial` has the stages that ran. `label` is short ("CPU"), `place` long.
+    `expression` returns the trace in the notebook.
     """
 
     role: str

@@ -1,7 +1,7 @@
 """What a pass did to each op: created, moved, retyped or removed it, and which new op replaces which old one.
 
-Ops keep their ids through a rebuild and name in `was` the op that they replace, so nothing here compares texts. An op has moved if it is
-in another block, or if it is not in the longest common run of ops that kept their order.
+Ops keep their ids through a rebuild, and name in `was` the op that they replace. So nothing here compares texts. An op has moved if it is
+in another block, or outside of the longest common run of ops that kept their order.
 """
 
 from __future__ import annotations

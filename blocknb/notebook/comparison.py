@@ -1,4 +1,4 @@
-"""Compares a changed kernel with the kernel of the run cell: both run in turns on one set of copies, and the outputs are judged first.
+"""Compares a changed kernel with the kernel of the run cell: first their outputs, then their times, in turns on one set of copies.
 
 A change is another value of a knob or in a sweep, or an edited stage. Its time counts only if its outputs are those of the cell's kernel on
 the same inputs (see `profile.outputs`). It is faster or slower only beyond noise (see `profile.noise`).

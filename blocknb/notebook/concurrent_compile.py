@@ -1,7 +1,7 @@
 """Compiles in the background, so that a card appears sooner.
 
-A card shows code for two targets. While one thread compiles the code that runs, another compiles the kernel for the GPU whose code is
-only displayed (`Views`), and the card finds that code in the cache. The launch waits for both, so that no compiler disturbs its time.
+A card shows code for two targets. While one thread compiles the code that runs, another one compiles the kernel for the GPU whose code is
+only displayed (`Views`). The card then finds that code in the cache. The launch waits for both, so that no compiler disturbs its time.
 While the user writes the first kernel, `prepare` loads the modules that its card needs.
 """
 

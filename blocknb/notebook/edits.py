@@ -1,4 +1,4 @@
-"""Edits of a stage in the card: the IR after a pass as text, and the card that shows what the compiler makes of another text.
+"""Edits of a stage in the card: the IR after a pass as text, and the card for the edited text.
 
 An edit of the code that ran is measured like a change of a knob, on copies of the arrays that the kernel writes. An edit of a view, such
 as GPU code on a machine without a GPU, is compiled only. The next change of a knob compiles the kernel itself again.

@@ -1,8 +1,8 @@
 """Formats a KernelError for a notebook: message, cell and line, carets and hint, without frames of IPython or blocknb.
 
-IPython lets an exception render itself (`_render_traceback_`), so these stay ordinary exceptions: they stop Run All, `except` catches
-them, and `%tb` shows them. This module adds what the plain text lacks: the cell's number, and the lines of the user's own code that led
-to the launch, taken from the traceback. Other exceptions lose the frames of blocknb (`tracebacks`).
+IPython lets an exception render itself (`_render_traceback_`), so these stay ordinary exceptions: they stop Run All, `except` catches them,
+and `%tb` shows them. This module adds two things to the plain text. One is the number of the cell. The other is the lines of the user's own
+code that led to the launch, taken from the traceback. Other exceptions lose the frames of blocknb (`tracebacks`).
 """
 
 from __future__ import annotations

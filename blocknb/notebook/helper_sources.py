@@ -2,8 +2,8 @@
 
 An inlined op keeps the place in the helper and, as `caller`, the place of the call. A listing of IR has the line of the call in `lines`,
 and the line in the helper in `inner`, as one number: `key * LINES + line`. The key comes from the text of the helper, so it is the same in
-every document. Machine code has the lines of the calls only. The document has the text of each helper under its key (`helpers`), and for
-each line with a call the lines of helpers that are inlined there (`inlined`).
+every document. Machine code has the lines of the calls only. The document has the text of each helper under its key (`helpers`). For each
+line with a call, `inlined` has the lines of the helpers that are inlined there.
 """
 
 from __future__ import annotations

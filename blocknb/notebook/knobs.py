@@ -1,9 +1,9 @@
 """The knobs of a card: integer constants, warps, stages and optional passes that the user can change, and the result of a change.
 
-A change compiles the kernel again for the same kinds of arguments with other constants and options, for the target that runs and for the
-displayed GPU at the same time. It is compared with the kernel of the run cell (see `comparison`) on scratch copies of the arrays that the
-kernel writes, made from the arrays of the last launch if these still exist. No array is kept afterwards, and the kernel's own last launch
-does not change.
+A change compiles the kernel again for the same kinds of arguments, with other constants and options. It does so for the target that runs
+and for the displayed GPU at the same time. The change is compared with the kernel of the run cell (see `comparison`), on scratch copies of
+the arrays that the kernel writes. The copies come from the arrays of the last launch, if these still exist. No array is kept afterwards,
+and the kernel's own last launch does not change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pages without a card of their own that are live: comparisons, which a page may ask for as a file, and kernels of a model."""
+"""The live pages that are not cards: comparisons, which a page may ask for as a file, and the kernels of a model."""
 
 from __future__ import annotations
 

@@ -175,8 +175,8 @@ class BlockMagics(Magics):
 
             double[len(x) // 64](x, out, BLOCK=64)
 
-        Below the cell's own output appears one card for each launched kernel: time, resources, and every stage of its
-        compilation, from the source with the compiler's notes to machine code. Kernels run on the device of their arrays. The
+        Below the cell's own output appears one card for each launched kernel. It shows the time, the resources, the compiler's
+        notes, and every stage of the compilation from the source to machine code. Kernels run on the device of their arrays. The
         card shows code for a GPU even on a machine without one. A kernel's name as the last line of a cell shows its card.
         """
         if cell is not None:
@@ -269,8 +269,9 @@ class BlockMagics(Magics):
         errors.adopt_cuda(self.shell)
 
     def _repeat(self) -> None:
-        """Repeats the launches of the last cell, before the next one may reassign their arrays. The page asks for it before, if the next
-        cell does not run at once: within the cell, the launches would take the cores with which the page paints the card."""
+        """Repeats the launches of the last cell, before the next one may reassign their arrays. If the next cell does not run at once, the
+        page asks for the repetition earlier. It does not run within the cell, where the launches would take the cores with which the page
+        paints the card."""
         while self.unrepeated:
             from blocknb.notebook import live  # a cell has loaded it
 

@@ -1,9 +1,9 @@
 """Watches CuPy's memory pools during a cell: bytes used and held before and after, their peaks, and each allocation of a launch.
 
-CuPy calls the memory hooks of a thread when a pool gives or takes back a block (`malloc`, `free`) and when it asks CUDA for memory
-(`alloc`). The figures before and after are those of the pool itself. Between them, the watch adds up what the hooks report. At the end it
-compares its sum with the pool, because allocations of other threads call no hook of this one. CuPy's pool of pinned memory tells only how
-many blocks are free.
+CuPy calls the memory hooks of a thread when a pool gives or takes back a block (`malloc`, `free`). It also calls them when a pool asks CUDA
+for memory (`alloc`). The figures before and after are those of the pool itself. Between them, the watch adds up what the hooks report. At
+the end it compares its sum with the pool, because allocations of other threads call no hook of this one. CuPy's pool of pinned memory tells
+only how many blocks are free.
 """
 
 from __future__ import annotations

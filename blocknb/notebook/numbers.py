@@ -1,7 +1,6 @@
 """Formats numbers for people: three significant digits, a suitable unit, and words for counts and devices.
 
-Every figure of a launch or a compilation (the HTML card, its text form, the plots) gets its wording from here, so that all of them
-describe a launch in the same way.
+The HTML card, its text form and the plots get the wording of every figure from here. So all of them describe a launch in the same way.
 """
 
 from __future__ import annotations
@@ -156,8 +155,7 @@ def rate(made: Specialisation) -> Rate | None:
 
 
 def times(made: Specialisation) -> list[tuple[str, str]]:
-    """The facts on the time of the launches: the time with the rate, the first launch where it is another one, and why nothing was
-    repeated."""
+    """The facts on the time of the launches: the time with the rate, the first launch if it differs, and why nothing was repeated."""
     found, first = made.timing, made.first
     if found is None:
         return [("time", "not measured" if made.launches else "not launched")]

@@ -2,8 +2,8 @@
 `OPTION`, or with several `CELL_OPTIONS`.
 
 An option has two steps. Before the cell runs, `prepare` parses its text; a wrong text raises UsageError, which stops the cell. After the
-cell, `after` gets every launched kernel and adds its findings to that kernel's card: facts, parts of the document, and a verdict for the
-history. Modules of options import nothing heavy until they are used.
+cell, `after` gets every launched kernel, and adds its findings to that kernel's card. Findings are facts, parts of the document, and a
+verdict for the history. Modules of options import nothing heavy until they are used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the plots of a document's parts show, as numbers: the lines of a sweep, the cells of its heat map, the points of a roofline.
+"""The numbers behind the plots of a document: the lines of a sweep, the cells of its heat map, the points of a roofline.
 
 Matplotlib (`plots`), the tables (`measurements`) and the page (labextension/src/core/plot/series.ts) all draw these numbers. The tests of
 both sides compare theirs with labextension/tests/fixtures/plotted.json. A number is None where nothing was measured.

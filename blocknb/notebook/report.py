@@ -1,7 +1,8 @@
 """`blocknb report NOTEBOOK`: one page with all cards of a saved notebook, which needs neither a network nor Jupyter.
 
-The page holds the documents of the notebook's outputs and the viewer, as an exported card does (see `export`), each under the number and
-the first line of its cell. A document is data: the viewer checks it, and no output of the notebook becomes part of the page as HTML.
+The page contains the viewer and the documents of the notebook's outputs, as an exported card does (see `export`). Each document stands
+under the number and the first line of its cell. A document is data: the viewer checks it, and no output of the notebook becomes part of the
+page as HTML.
 """
 
 from __future__ import annotations

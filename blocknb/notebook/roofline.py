@@ -1,10 +1,10 @@
 """The roofline model (Williams, Waterman, Patterson 2009): how close kernels come to the limits of their device.
 
 Ceilings are measured on the device, and work is counted from the IR. A point is a launch: its operations per unique byte (see
-`profile.work`) and its rate. Launches are timed with cold caches on copies of what they write, in turns with the baselines and with
-earlier versions of the kernel, which form a trajectory. The roof of a point is the lower of two limits: memory bandwidth (for the point's
-mix of reads and writes) times intensity, and the arithmetic that the kernel uses. Hardware counters are shown only if a tool for them is
-found, and otherwise the card states that there is none.
+`profile.work`) and its rate. Launches are timed with cold caches, on copies of what they write. They take turns with the baselines and with
+earlier versions of the kernel, which form a trajectory. The roof of a point is the lower of two limits. One is the memory bandwidth, for
+the point's mix of reads and writes, times the intensity. The other is the rate of the arithmetic that the kernel uses. Hardware counters
+are shown only if a tool for them is found, and otherwise the card states that there is none.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ installation of blocknb (names, sizes and times of its files), the tools and the
 same installation and on the same machine as the users, and once more after an update.
 
 `check` looks at the folder as a user's process does, and names each thing that such a process refuses. With `--fix` it takes write
-permissions away from folders, and removes what others could have written: the content cannot be trusted any more. Root runs it on folders
-that others could write to, so it changes a folder through a descriptor whose owner it has checked, and never follows a symbolic link.
+permissions away from folders, and removes what others could have written: the content cannot be trusted any more. Root may run it on
+folders that others could write to. So it changes a folder through a descriptor whose owner it has checked, and never follows a symbolic
+link.
 """
 
 from __future__ import annotations

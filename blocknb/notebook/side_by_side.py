@@ -218,9 +218,9 @@ def _code_level(a: ComparedSide, b: ComparedSide, key: str) -> dict[str, Any]:
 def compare(*items: Any, targets: Sequence[str] = (), labels: Sequence[str] = ()) -> SideBySide:
     """Compares kernels, versions, targets or settings of a knob: source, IR, machine code, resources and times, side by side.
 
-    An item is a kernel that was launched or compiled (`softmax`), a version by its name in the notebook (`"softmax@1"`), or a compilation
-    (`softmax.compile(..., BLOCK=2048)`, or a Trace). With `targets`, each item is compiled for each of them. `labels` replace the
-    labels. The first side is the base. Raises LaunchError for an item that was not launched or compiled, and for fewer than two sides.
+    An item is a kernel that was launched or compiled (`softmax`), or a version by its name in the notebook (`"softmax@1"`). It may also be
+    a compilation (`softmax.compile(..., BLOCK=2048)`, or a Trace). With `targets`, each item is compiled for each of them. `labels` replace
+    the labels. The first side is the base. Raises LaunchError for an item that was not launched or compiled, and for fewer than two sides.
     """
     found = [made for item in items for made in _sides(item, targets)]
     if labels and len(labels) != len(found):
@@ -254,7 +254,8 @@ def _sides(item: Any, targets: Sequence[str]) -> list[ComparedSide]:
 
 
 def _of_card(item: Any) -> tuple[str, Any, Trace, Timing | None]:
-    """The newest card of a kernel, or of a version by name: label, Compiled, the trace for a GPU if there is one, and the time."""
+    """The newest card of a kernel, or of a version by name. Returns its label, the Compiled, the trace for a GPU if there is one, and the
+    time."""
     from blocknb.notebook.card import example, newest
     from blocknb.notebook.observe import record_of
 

@@ -1,9 +1,9 @@
 """A sweep: the time of a kernel over one or two parameters (a tile size, a problem size), against baselines, with spread.
 
 Each point gives launches (`replays`), which are repeated on copies of what they write, with cold caches. First each point is compiled,
-checked and timed a few times. Then all points and their baselines are timed in turns, so that a change of the clock rate or of the
-machine's load affects all of them; only these times count, unless an interrupt prevents them. The work counted from the IR converts times
-to TFLOP/s (kernels with dots) or GB/s; without a count, the sweep shows times.
+checked and timed a few times. Then all points and their baselines are timed in turns. So a change of the clock rate or of the machine's
+load affects all of them. Only these times count, unless an interrupt prevents them. The work counted from the IR converts times to TFLOP/s
+(kernels with dots) or GB/s. Without a count, the sweep shows times.
 """
 
 from __future__ import annotations

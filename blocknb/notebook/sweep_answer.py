@@ -1,7 +1,8 @@
 """The sentence that answers a sweep: the best point, which points are within noise of it, and its comparison with the cell.
 
-A point is the best only if a difference shows: the machine was not busy, and the interquartile range of some other point lies outside of
-its own, or the comparison with the cell in turns finds it faster. Otherwise the sentence says that there is no difference.
+A point is the best only if there is a measurable difference, and the machine was not busy. The interquartile range of some other point must
+lie outside of its own, or the comparison with the cell in turns must find it faster. Otherwise the sentence says that there is no
+difference.
 """
 
 from __future__ import annotations

@@ -332,8 +332,8 @@ def _layout(layout: Layout) -> list[list[int]]:
 
 
 def _where(offsets: np.ndarray, size: int, most: int | None) -> dict[str, Any]:
-    """The element offsets of a tile: {"base", "steps"} if they are affine, {"base", "tables"} if they are a sum of one table per axis, else
-    {"list"}."""
+    """The element offsets of a tile. The keys are "base" and "steps" if the offsets are affine, and "base" and "tables" if they are a sum
+    of one table per axis. Otherwise the key is "list"."""
     elements = offsets // size
     base = int(elements.reshape(-1)[0])
     tables = []

@@ -47,8 +47,9 @@ class TorchKernelsMagic:
     def cell(self, line: str, cell: str) -> None:
         """Run the cell as it is, and show the kernels that its models launched, if `torch.compile(model, backend="blocknb")` made them.
 
-        The table has a row for the launches of equal code, grid, shapes and numbers: the lines of the program, the ATen operators, the
-        time, its share, bytes, and the generated source. The first of equal launches is measured before it runs, so the cell takes longer.
+        Launches of equal code, grid, shapes and numbers share a row of the table. A row has the lines of the program, the ATen
+        operators, the time, its share, the bytes, and the generated source. The first of equal launches is measured before it runs,
+        so the cell takes longer.
         """
         self.shell.run_cell(f"%%torchkernels {line}\n{cell}").raise_error()
 

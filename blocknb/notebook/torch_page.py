@@ -1,4 +1,4 @@
-"""The kernels of a compiled model as data for the page, which shows a table, the graph of the fusion, and a card for each kernel.
+"""The kernels of a compiled model as data for the page: a table, the graph of the fusion, and a card for each kernel.
 
 The document has kind "torch". Its part `torch` has the rows, the placed graphs, the reasons, the times and the trend
 (`labextension/src/core/torch_part.ts` declares it). A live page asks for the card of a row; a page without one has the cards of the rows

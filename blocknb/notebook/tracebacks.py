@@ -1,8 +1,8 @@
 """Leaves the frames of blocknb out of the tracebacks that IPython shows: an error shows the lines of the user's code that led to it.
 
-A library's frames belong to whom calls it: those below a frame of blocknb are left out, too, up to the next frame of the user, such as a
-grid's function. `%xmode Verbose` shows all frames. A KernelError shows itself (`errors`). This module works on what is shown: the
-exception keeps its traceback, so `%debug` starts where the error was raised.
+The frames of a library belong to its caller. So this module also leaves out library frames below a frame of blocknb, up to the next frame
+of the user (a grid function). `%xmode Verbose` shows all frames. A KernelError shows itself (`errors`). This module works on what is shown:
+the exception keeps its traceback, so `%debug` starts where the error was raised.
 """
 
 from __future__ import annotations

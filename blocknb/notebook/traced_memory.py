@@ -1,8 +1,9 @@
 """Measures the memory of Python and NumPy during a cell by `tracemalloc`, for `%%blockkernel --memory` on the CPU.
 
-NumPy reports its arrays to tracemalloc under a domain of their own, so the bytes of arrays that the cell made and that still exist are
-exact. The peak is that of Python's objects and NumPy's arrays together, because tracemalloc keeps one peak for all domains. Tracing makes
-Python code slower, so only the option turns it on. Memory that kernels, or C libraries, take from the operating system is not traced.
+NumPy reports its arrays to tracemalloc under a domain of their own. So the number of bytes in arrays that the cell made and that still
+exist is exact. The peak is that of Python's objects and NumPy's arrays together, because tracemalloc keeps one peak for all domains.
+Tracing makes Python code slower, so only the option turns it on. Memory that kernels, or C libraries, take from the operating system is not
+traced.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import numpy as np
 
 @dataclass
 class TracedMemory:
-    """Traces from `start` to `stop`: `peak` bytes of Python and NumPy above the beginning of the cell, and the bytes of NumPy's `arrays`
-    that the cell made and that exist at its end. `why` says why there are no figures."""
+    """Traces memory from `start` to `stop`. `peak` is the most bytes of Python and NumPy above those at the beginning of the cell. `arrays`
+    has the bytes of NumPy's arrays that the cell made and that exist at its end. `why` says why there are no figures."""
 
     peak: int = 0
     arrays: int = 0

@@ -1,8 +1,8 @@
 """The launches on the workers of a cluster while a cell runs: observed there, and collected in the notebook.
 
 Each worker has an Observation per cell. Its launches come back as numbers, types and the kernel itself, never as arrays. The notebook
-compiles each kernel for the same types, options and target, which launches nothing and needs no such device, and passes a Launch to its
-own observers. So the card of a distributed launch is made as any other card.
+compiles each kernel for the same types, options and target. This launches nothing and needs no such device. Then it passes a Launch to its
+own observers, so the card of a distributed launch is made like any other card.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def collect(client: Any, token: str) -> dict[Kernel, list[Row]]:
 
 
 def local_kernel(received: Kernel) -> Kernel:
-    """The newest kernel of this process with the name and the text of a received one, so that its card is that of the user's kernel."""
+    """The newest kernel of this process with the name and the text of a received one. So its card is that of the user's kernel."""
     same = [
         k
         for k in list(kernels.by_number.values())

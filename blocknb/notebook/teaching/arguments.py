@@ -32,8 +32,8 @@ def arguments_of(kernel: Any, made: Specialisation, written: Collection[str] = (
 
 
 class OrderedAccount(Account):
-    """An account that keeps the accesses in the order in which a program makes them, too: `ordered` has the op, the array and the
-    runs (in bytes) of each execution."""
+    """An account that also keeps the accesses in the order in which a program makes them. `ordered` has the op, the array and the runs (in
+    bytes) of each execution."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

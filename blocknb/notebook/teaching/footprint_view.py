@@ -1,7 +1,7 @@
 """The document's part for the Footprint view: for each array the program that accesses each element, and the findings.
 
-Large arrays are binned: a cell of the picture stands for `scale` elements along each axis, shows the first of them, and says whether any
-element of it has several writers or none.
+Large arrays are binned. A cell of the picture then stands for `scale` elements along each axis, and shows the first of them. It says
+whether any of its elements has several writers or none.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def _map(name: str, kind: str, accesses: AccessMap, picture: ArrayPicture, file:
 
 
 def _shown(owner: np.ndarray, number: np.ndarray) -> np.ndarray:
-    """The element that each cell shows: the first one with several programs, else the first accessed one, else the first one. -1: the
-    cell lies beyond the array."""
+    """The element that each cell shows. It is the first one with several programs, else the first accessed one, else the first one. A value
+    of -1 means that the cell lies beyond the array."""
     rank = np.where(owner == SEVERAL, 0, np.where(owner >= 0, 1, np.where(number >= 0, 2, 3)))
     best = np.argmin(rank, axis=2)
     return np.take_along_axis(number, best[:, :, None], axis=2)[:, :, 0]

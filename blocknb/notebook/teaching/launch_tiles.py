@@ -1,9 +1,9 @@
 """The document's part for the Launch view: the tiles of each program on the arrays, in launch order, and the bytes that it loads.
 
-A *step* of a program is one execution of its loads and stores: a new step begins when execution goes back to an earlier op, or enters
-another loop. For a loop it is an iteration.
-Each step counts the bytes that it loads, and how many of them no earlier step has loaded (the first touch); the others are reused. All of
-it follows from the footprint, whose numbers are the sums over all steps. An element counts once per execution of an op.
+A *step* of a program is one execution of its loads and stores. A new step begins when execution goes back to an earlier op, or enters
+another loop. So a step of a loop is an iteration. Each step counts the bytes that it loads, and how many of them no earlier step has loaded
+(the first touch); the others are reused. All numbers follow from the footprint, whose numbers are the sums over all steps. An element
+counts once per execution of an op.
 """
 
 from __future__ import annotations
@@ -51,10 +51,12 @@ class LaunchMachine:
 
 @dataclass
 class LaunchTable:
-    """The executions of all ops in launch order, a row each: `rank` (the place of the program in launch order), `moment` (the place of the
-    execution in its program's order), `source` (the index in the account's order), `elements`, and the elements that are `fresh`: those
-    of a load that nothing has loaded before. `first_run` and `end_run` are the row's runs. `bytes` [rows, 3] are the loaded bytes, those of
-    them that are fresh, and the stored bytes."""
+    """The executions of all ops in launch order, one row for each execution.
+
+    - `rank` is the place of the program in launch order, and `moment` the place of the execution in its program's order.
+    - `source` is the index in the account's order, and `first_run` and `end_run` are the runs of the row.
+    - `elements` is the number of elements, and `fresh` the number of loaded elements that no earlier execution has loaded.
+    - `bytes` [rows, 3] are the loaded bytes, the fresh ones among them, and the stored bytes."""
 
     rank: np.ndarray
     source: np.ndarray
