@@ -1,6 +1,6 @@
 """The course's exercises and their checks: `check("add-1", kernel)` returns a Verdict.
 
-`exercise` has the values, `catalog` finds exercises, `checking` runs an answer, `rules` and `causes` make the sentences, and `proving`
+`exercise` has the values, `catalog` finds exercises, and `checking` runs an answer. `rules` and `causes` make the sentences. `proving`
 tests an exercise by right and wrong answers. docs/learn.md explains how to write an exercise.
 """
 

@@ -127,8 +127,8 @@ def _without_grid(exercise: Exercise) -> Verdict:
 
 
 def part_of(exercise: Exercise, verdict: Verdict, done: ItemProgress) -> dict[str, Any]:
-    """The document's part "verdict". `hint` is the number of the hint to offer (0: none), `hints` are those that the card shows, and
-    `shown` is the case whose launch it shows."""
+    """The document's part "verdict". `hint` is the number of the hint to offer (0: none), and `hints` are those that the card shows.
+    `shown` is the case whose launch the card shows."""
     hint = help_texts.offered(exercise, done)
     return {
         "exercise": exercise.name,

@@ -1,7 +1,7 @@
 """The values of an exercise: `Exercise`, its `Case`s, `Mistake`s and blanks, `Prediction`, and the `Verdict` of a check.
 
 An exercise holds one right cell (`solution`). The skeleton that learners get is the solution with its blanks, and a mistake is a small
-change of it, so neither can drift away from the solution. Everything here is data; `checking` and `causes` decide.
+change of the solution. So both always match the solution. Everything here is data; `checking` and `causes` decide.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class Blank:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a right result may be from the float64 reference: the rounding of `additions` additions in `dtype` of terms as large as
-    `scale`, and the rounding of the result to the dtype of its array."""
+    """How far a right result may be from the float64 reference. The limit is the rounding of `additions` additions in `dtype` of terms as
+    large as `scale`. The rounding of the result to the dtype of its array is added."""
 
     additions: int = 1
     dtype: str = "float32"
@@ -93,8 +93,8 @@ class Tolerance:
 @dataclass(frozen=True)
 class CheckFinding:
     """A sentence about an answer. `named`: it names the cause of the failure, not only its place. `kind` is "mistake", "footprint",
-    "generic", "error", "element", "rule", "cell", "prediction", "note" about a right answer, or "failure": the search for a cause raised
-    the exception `raised`. `line` is 1-based in the cell, or None."""
+    "generic", "error", "element", "rule", "cell", "prediction", "note" or "failure". A "note" is about a right answer. A "failure" means
+    that the search for a cause raised the exception `raised`. `line` is 1-based in the cell, or None."""
 
     text: str
     kind: str

@@ -1,6 +1,6 @@
 """Which of an exercise's mistakes an answer makes: each mistake's cell runs on the same inputs, and its wrong results are compared.
 
-A mistake fits if it gives the learner's result in every case: the same wrong numbers, the same error, and a right result where the
+A mistake fits if it gives the learner's result in every case. That is the same wrong numbers, the same error, or a right result where the
 learner's is right. Numbers that say little (nothing but NaN), and errors, prove less, so the sources decide with them (`structure`). If
 several mistakes fit, and the sources are no closer to one of them, none is named.
 """

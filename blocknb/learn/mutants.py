@@ -1,7 +1,7 @@
 """Wrong answers made from an exercise's solution by machine: mutants of its kernel, and cheats.
 
-A mutant changes one place of the AST: a mask or `other` is dropped, a number or a bound moves by one, axes, strides or a comparison are
-exchanged. A cheat is an answer that does not do the work: it leaves the output stale, copies an input, or knows one shape only.
+A mutant changes one place of the AST. It drops a mask or `other`, moves a number or a bound by one, or exchanges axes, strides or a
+comparison. A cheat is an answer that does not do the work: it leaves the output stale, copies an input, or knows one shape only.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The cause of a wrong result by a repair: one small change of the learner's kernel after which every case is right.
 
-A repair is a mutant in reverse. The search changes one place of the kernel (a comparison, a number, an operator, a name, an option of a
-call), and interprets the changed kernel on the smallest case that fails, then on all others. What it changes is the cause: the cases of
-an exercise refuse every other kernel. This is program repair by generate and validate, as in Weimer et al., "Automatically finding
-patches using genetic programming", ICSE 2009, with one change instead of many.
+A repair is a mutant in reverse. The search changes one place of the kernel: a comparison, a number, an operator, a name, or an option of a
+call. It interprets the changed kernel on the smallest case that fails, then on all others. What it changes is the cause: the cases of an
+exercise refuse every other kernel. This is program repair by generate and validate, with one change instead of many. Source: Weimer et al.,
+"Automatically finding patches using genetic programming", ICSE 2009.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ def _parent(function: ast.AST, node: ast.AST) -> ast.AST | None:
 
 
 def changes(function: ast.FunctionDef, parameters: Sequence[str], arrays: Sequence[str]) -> Iterator[Change]:
-    """All changes of one place of a kernel, the likely ones first: what is too much, comparisons, numbers and operators, then options and
-    functions of calls, and then names."""
+    """All changes of one place of a kernel, the likely ones first. They begin with the removal of superfluous operands and conversions, and
+    with other comparisons, numbers and operators. Then come other options and functions of calls, and last other names."""
     nodes = [node for statement in function.body for node in ast.walk(statement)]
     masks = {ast.unparse(node.value): node for node in nodes if isinstance(node, ast.keyword) and node.arg == "mask"}
     groups = _groups(nodes, parameters, arrays)
@@ -162,7 +162,7 @@ def _groups(nodes: Sequence[ast.AST], parameters: Sequence[str], arrays: Sequenc
 
 
 def _of_slips(node: ast.AST) -> Iterator[ast.AST]:
-    """What is often too much: a constant operand such as the 1 of `n - 1`, and a conversion."""
+    """Removes what is often superfluous: a constant operand such as the 1 of `n - 1`, and a conversion."""
     match node:
         case ast.BinOp(left=left, right=ast.Constant()):
             yield left

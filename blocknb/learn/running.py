@@ -378,8 +378,8 @@ def devices_present() -> tuple[str, ...]:
 
 
 def region_text(name: str, flags: np.ndarray) -> str:
-    """The elements of an array for which a flag is set, as text: "`out`[896:1000]", "`out`[:, 64:100]", or "7 of 50 elements of `out`, the
-    first one [3, 4]"."""
+    """The elements of an array for which a flag is set, as text. Examples are "`out`[896:1000]", "`out`[:, 64:100]", and "7 of 50 elements
+    of `out`, the first one [3, 4]"."""
     if flags.ndim == 0:
         return f"`{name}`"
     if flags.all():

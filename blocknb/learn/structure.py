@@ -1,7 +1,7 @@
 """How alike two kernels are, as sources: they are compared after their local names are replaced by what they stand for.
 
 Two wrong answers often give the same wrong numbers. Then the structure of the learner's kernel decides which one it is. Each expression
-becomes a node of a shared table, in which sums, differences and products have no order, `a > b` is `b < a`, and a local name is the
+becomes a node of a shared table. There, sums, differences and products have no order, and `a > b` is `b < a`. A local name stands for the
 expression that it was assigned. A kernel is the multiset of its nodes.
 """
 
@@ -145,8 +145,8 @@ def alike(a: Counter[int], b: Counter[int]) -> float:
 
 
 def evidence(own: Counter[int], wrong: Counter[int], right: Counter[int]) -> float:
-    """How much of the step from a right kernel to a wrong one a source has taken, from 0 to 1: it has the nodes that only the wrong one
-    has, and lacks those that only the right one has."""
+    """How much closer a source is to a wrong kernel than to the right one, from 0 to 1. At 1, it has all nodes that only the wrong kernel
+    has, and none that only the right one has."""
     added, removed = wrong - right, right - wrong
     taken = ((own - right) & added).total() + ((right - own) & removed).total()
     return taken / max(1, added.total() + removed.total())

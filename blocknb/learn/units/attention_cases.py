@@ -1,7 +1,7 @@
 """Cases, the reference and the rule that the exercises on attention share (unit 11).
 
-The kinds of numbers are those that wrong kernels confuse. Low scores find a masked key that counts as 0, large ones an exponential that
-overflows, and rising ones a sum or a result that is not rescaled when the maximum grows.
+Each kind of numbers reveals a typical mistake. Low scores reveal a masked key that counts as 0. Large scores reveal an exponential that
+overflows. Rising scores reveal a sum or a result that is not rescaled when the maximum grows.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ def _ramp(n: int) -> np.ndarray:
 
 
 def attention_case(kind: str, m: int, n: int | None = None, d: int = 16, **constants: Any) -> Case:
-    """The case "low, 40 queries, 50 keys": `q` (m, d), `k` and `v` (n, d) and `out` (m, d), all fp16 and row-major, the numbers M and N of
-    queries and keys, `scale`, and the constants. Without `n` there are as many keys as queries, and no argument M."""
+    """A case such as "low, 40 queries, 50 keys". The arrays are `q` (m, d), `k` and `v` (n, d), and `out` (m, d), all fp16 and row-major.
+    The other arguments are the numbers M and N of queries and keys, `scale`, and the constants. Without `n` there are as many keys as
+    queries, and no argument M."""
     keys = m if n is None else n
 
     def make(rng: np.random.Generator) -> dict[str, Any]:

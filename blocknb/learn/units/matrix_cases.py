@@ -1,7 +1,7 @@
 """Cases, references and texts that the exercises on matrix products share (units 8, 9 and 10).
 
-Elements are small integers where an exercise does not ask about rounding. Their products and sums are exact in tf32 and fp32, so a right
-kernel agrees with float64 to the last bit on every device, and one missing product shows.
+Elements are small integers where an exercise does not ask about rounding. Their products and sums are exact in tf32 and fp32. So a right
+kernel agrees with float64 to the last bit on every device, and a single missing product is visible.
 """
 
 from __future__ import annotations

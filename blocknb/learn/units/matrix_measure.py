@@ -14,7 +14,8 @@ SIZE = 4096
 
 
 def against_library(kernel: Any, grid: Callable[..., Any], size: int = SIZE, rounds: int = 30) -> str:
-    """Times c = a @ b in fp16 for square matrices by a kernel with the parameters a, b, c, M, N, K, and by cuBLAS, with cold caches.
+    """Times `c = a @ b` of square fp16 matrices by a kernel and by cuBLAS, with cold caches. The parameters of the kernel are a, b, c, M,
+    N, K.
 
     Returns a line with both rates and their ratio, or a line that says that the result is wrong. Raises ModuleNotFoundError without CuPy.
     """

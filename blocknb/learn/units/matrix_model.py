@@ -31,7 +31,7 @@ def timeline_of(kernel: Kernel, size: int = 4096, **options: Any) -> Timeline:
 
 
 def draw(kernel: Kernel, clocks: int = 6000, **options: Any) -> None:
-    """Prints the copies and the products in the first clocks of a timeline, and the share of the time in which a product is under way.
+    """Prints the copies and the products in the first clocks of a timeline, and the share of the time in which a product runs.
 
     A row is a slot of the circular buffer, or the products. A copy is on its way (░), its data are used (-), and a product runs (█).
     """

@@ -84,7 +84,7 @@ def square_timeline(made: Attempt, size: int = SIZE) -> tuple[Trace, Timeline]:
 
 
 def tiles_fetched(share: float, programs: int = MULTIPROCESSORS, across: int = 96, tile: int = 16) -> Rule:
-    """The first `programs` programs load at most `share` of the tiles that they load in the order row by row, for a square of `across`
+    """The first `programs` programs load at most `share` of the tiles that they would load in row-major order, for a square of `across`
     tiles."""
 
     def find(made: Attempt) -> Iterator[str]:

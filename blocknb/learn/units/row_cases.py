@@ -1,8 +1,8 @@
 """Matrices for the exercises of units 4 and 6, whose programs compute rows.
 
-Each Case draws its values afresh from the generator that the checker passes. The kinds of values are those that wrong kernels confuse:
-negative rows find a masked lane that counts as 0, large rows find an exponential that overflows, and offset rows find a sum of squares
-that cancels. Constant rows are integers, so that their mean is exact in any order of the additions.
+Each Case draws its values afresh from the generator that the checker passes. Each kind of values reveals a typical mistake. Negative rows
+reveal a masked lane that counts as 0. Large rows reveal an exponential that overflows. Offset rows reveal a sum of squares that cancels.
+Constant rows are integers, so that their mean is exact in any order of the additions.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def rows_case(
     more: Callable[[np.random.Generator], dict[str, Any]] | None = None,
     **constants: Any,
 ) -> Case:
-    """A matrix `x` (rows, columns) of fp32 with values of a kind of VALUES, and `out` of `dtype`: one element per row if `out` is "row",
-    and the shape of `x` if it is "element". `columns` is an argument, and `BLOCK` the power of two that holds a row unless `constants`
-    set it. `more` adds arguments."""
+    """A matrix `x` (rows, columns) of fp32 with values of a kind of VALUES, and an array `out` of `dtype`. If `out` is "row", it has one
+    element per row; if it is "element", it has the shape of `x`. `columns` is an argument, and `BLOCK` the power of two that holds a row
+    unless `constants` set it. `more` adds arguments."""
 
     def make(rng: np.random.Generator) -> dict[str, Any]:
         x = np.ascontiguousarray(VALUES[values](rng, (rows, columns)), dtype=np.float32)

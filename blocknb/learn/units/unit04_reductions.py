@@ -1,7 +1,7 @@
 """Unit 4, reductions: sums, maxima, their places and variances of rows, when the row is no power of two.
 
-Every exercise has rows that are shorter than their block, because the lanes beyond the row are what goes wrong in a reduction: a mask keeps
-them from memory, but not out of a sum or a maximum.
+Every exercise has rows that are shorter than their block. Reductions usually go wrong in the lanes beyond the row. A mask keeps these lanes
+from memory, but not out of a sum or a maximum.
 """
 
 from __future__ import annotations

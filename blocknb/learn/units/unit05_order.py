@@ -1,6 +1,6 @@
 """Unit 5, when programs meet: the order of programs, races, atomics, and three kernels to debug.
 
-On a CPU the programs of a small launch often run in the order of their numbers, so a kernel with a race can give the right result there.
+On a CPU the programs of a small launch often run in the order of their numbers. So a kernel with a race can give the right result there.
 The exercises therefore have rules about the accesses, and cases with many programs.
 """
 
@@ -428,8 +428,8 @@ def _wrong_letters() -> Iterator[tuple[str, str]]:
 
 
 def _smallest_count(programs: int = 8) -> int:
-    """The least result of `programs` programs that each load a number, add 1 and store it, in any order of loads and stores: the first
-    program loads 0, and its store is the last one."""
+    """The least result of `programs` programs that each load a number, add 1 and store it, in any order of loads and stores. In the worst
+    order, the first program loads 0, and its store is the last one."""
     loaded_first, stored_last = 0, 1
     return loaded_first + stored_last if programs else 0
 

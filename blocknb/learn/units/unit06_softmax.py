@@ -1,7 +1,7 @@
 """Unit 6, softmax: several array steps become one kernel that loads each element once.
 
-The rows of the cases are those for which a wrong softmax fails. Their numbers are so large that the exponential overflows, they are so wide
-that a probability rounds to 0, or their maximum is in the first block or in the last.
+The rows of the cases are those for which a wrong softmax fails. Some have numbers so large that the exponential overflows. Some are so wide
+that a probability rounds to 0. Others have their maximum in the first block or in the last.
 """
 
 from __future__ import annotations

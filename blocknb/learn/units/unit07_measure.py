@@ -1,7 +1,7 @@
 """Unit 7, measure: what a time says, which roof limits a kernel, and how to choose the configurations of a search.
 
-No verdict of this unit depends on a time. The predictions follow from bytes, operations and the data sheet of a GPU, and the exercise
-tune-1 checks the reasons of a choice, not its speed.
+No verdict of this unit depends on a time. The predictions follow from bytes, operations and the data sheet of a GPU. The exercise tune-1
+checks the reasons of a choice, not its speed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sources of exercises made from other sources by exact replacements.
 
-Most right answers to an exercise differ from its solution in one line. `variant` writes such an answer as the lines that differ, and
-fails if a replacement no longer applies, so that an edited solution cannot leave an unchanged copy behind.
+Most right answers to an exercise differ from its solution in one line. `variant` writes such an answer as the lines that differ. It fails
+if a replacement no longer applies. So an edit of a solution cannot leave an outdated variant behind.
 """
 
 from __future__ import annotations
