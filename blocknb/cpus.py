@@ -1,8 +1,8 @@
 """The CPUs that this process may use: `cpu_count()`, the default for every pool of threads or processes.
 
-Three limits apply: the CPUs of the machine, the affinity mask (`taskset`, and the cpuset of a container, which Linux writes into the mask),
-and the CPU quota of control groups. A container or a notebook server with a quota of two CPUs on a host of 64 sees 64 CPUs in its mask.
-With 64 threads it would use up its quota in the first milliseconds of each period, and then stand still until the next period begins.
+Three limits apply: the CPUs of the machine, the affinity mask, and the CPU quota of control groups. `taskset` sets the mask, and Linux
+writes the cpuset of a container into it. A container or a notebook server with a quota of two CPUs on a host of 64 sees 64 CPUs in its
+mask. With 64 threads it would use up its quota in the first milliseconds of each period, and then stand still until the next period begins.
 `os.process_cpu_count` of Python 3.13 reads the mask alone.
 
 The quota is `cpu.max` of cgroup v2 and `cpu.cfs_quota_us` of v1: https://docs.kernel.org/admin-guide/cgroup-v2.html, section

@@ -1,8 +1,8 @@
 """`blocknb doctor`: lists which parts that blocknb can use are installed on this machine, and how to install the missing ones.
 
-Each part is examined separately and may be missing. On a CPU, kernels need only llvmlite. The fix of a missing part names the extra of
-the package that fits the driver. This file imports only the standard library, because the Makefile runs it as a script before the
-installation, to choose between CUDA 12, CUDA 13 and neither.
+Each part is examined separately and may be missing. On a CPU, kernels need only llvmlite. The fix of a missing part names the extra of the
+package that fits the driver. This file imports only the standard library. The Makefile runs it as a script before the installation, to
+choose between CUDA 12, CUDA 13 and neither.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Decides whether two measured times differ: the ratio of launches in turns, with its confidence interval, and signs of a busy machine.
 
-Both sides of a comparison run in turns, so that a group of rounds gives one ratio under the same load. Load only adds to a time, so a
-group takes the fastest launch of each side. The median of the ratios has a confidence interval from order statistics (a sign test), which
-assumes no distribution: load makes the times of launches skewed. A difference counts
-only if the interval excludes 1 by more than `LEAST_EFFECT`, because the placement of code and data in memory alone changes times by a
-percent or two. Source: Conover, "Practical Nonparametric Statistics" (1999), chapter 3.2.
+Both sides of a comparison run in turns, so that a group of rounds gives one ratio under the same load. Load only adds to a time, so a group
+takes the fastest launch of each side. The median of the ratios has a confidence interval from order statistics (a sign test). This assumes
+no distribution, because load makes the times of launches skewed. A difference counts only if the interval excludes 1 by more than
+`LEAST_EFFECT`. The placement of code and data in memory alone changes times by a percent or two. Source: Conover, "Practical Nonparametric
+Statistics" (1999), chapter 3.2.
 """
 
 from __future__ import annotations

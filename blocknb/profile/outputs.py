@@ -1,8 +1,8 @@
 """Judges the outputs of a changed kernel against those of the kernel of the cell, on copies of the same inputs.
 
 Before each launch the copies get the contents of the user's arrays. Arrays that the kernel writes and does not read are filled with a
-poison instead: NaN, or a bit pattern in integers. An element that the changed kernel leaves out is therefore never right by chance,
-although the user's array holds the right value from the run of the cell.
+poison instead: NaN, or a bit pattern in integers. The user's array holds the right values from the run of the cell. With the poison, an
+element that the changed kernel does not write is never right by chance.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def _torch(array: Any) -> bool:
 
 
 def _tolerance(array: Any) -> float:
-    """The relative difference that another order of additions may make: 1024 times the epsilon of fp32 and fp64, whose sums are long, and
-    less of shorter types, whose sums are usually fp32."""
+    """The relative difference that another order of additions may make. It is 1024 times the epsilon of fp32 and fp64, whose sums are long.
+    It is less for shorter types, whose sums are usually fp32."""
     if "bfloat16" in str(array.dtype):
         return 2.0**-5
     size = array.element_size() if _torch(array) else array.dtype.itemsize

@@ -1,7 +1,7 @@
 """The timeline of a kernel: copies, MMAs, arithmetic, stores and waits of one multiprocessor, modelled from the memory IR.
 
-`schedule_model` walks the IR with the scalars of the launch and without arrays. Waits, the stages of circular buffers and the distance
-between copies and their readers follow from the mbarriers, commit groups and waits in the IR (`ir.mbarriers` explains parities). Each
+`schedule_model` walks the IR with the scalars of the launch and without arrays. The mbarriers, commit groups and waits in the IR determine
+the waits, the stages of circular buffers and the distance between copies and their readers. `ir.mbarriers` explains parities. Each
 warpgroup and the producer warp is a coroutine with its own clock, and the earliest one runs next. **Durations are not measured.** They come
 from the table `Rates`, for a multiprocessor without contention for memory. Address arithmetic takes no time. The timeline therefore shows
 the best case of a kernel and its dependences. A profiler shows the actual durations.

@@ -1,10 +1,10 @@
 """Timing of several candidates: interleaved in one run, after a warm-up, with cold caches; the median counts.
 
-On a GPU, two CUDA events enclose each call. Before it, the timer overwrites a buffer larger than the L2 cache, repeatedly, until the
-host has queued the whole call: the kernels of a call must not wait for the host. On a CPU, the timer reads the clock around each call,
-after it overwrites a buffer larger than the last-level cache. The candidates alternate, so a change of clock rates or of the machine's
-load affects all of them. Each round has another order, because the preceding kernel heats the chip: on an H200 at its power limit the
-same product took 6 % longer after one kernel than after another. A KeyboardInterrupt ends the measurement and keeps its results.
+On a GPU, two CUDA events enclose each call. Before the call, the timer overwrites a buffer larger than the L2 cache. It repeats this until
+the host has queued the whole call, because the kernels of a call must not wait for the host. On a CPU, the timer reads the clock around
+each call, after it overwrites a buffer larger than the last-level cache. The candidates alternate, so a change of clock rates or of the
+machine's load affects all of them. Each round has another order, because the preceding kernel heats the chip. On an H200 at its power
+limit, the same product took 6 % longer after one kernel than after another. A KeyboardInterrupt ends the measurement and keeps its results.
 """
 
 from __future__ import annotations
@@ -185,8 +185,8 @@ class EventClock:
     """Times one call between two events on the current stream. `cold` flushes the L2 cache first. The events and the memory are CuPy's;
     a subclass may take those of another library.
 
-    The number of flushes follows from the host time of the call (the least so far): the GPU must still be flushing when the host has
-    queued the whole call.
+    The number of flushes follows from the host time of the call (the least so far). The GPU must still be flushing when the host has queued
+    the whole call.
     """
 
     MOST = 64  # flushes per call

@@ -132,7 +132,7 @@ class MisalignedArray(LaunchError):
 
 @functools.cache
 def _array_kinds(dtype: Any, device: int, readonly: bool = False, library: str = "") -> tuple[int, Kind, Kind]:
-    """(a mask of the address bits that must be zero, the Kind of an array not aligned to 16 bytes, the Kind of an aligned one)."""
+    """Returns a mask of the address bits that must be zero, the Kind of an unaligned array, and that of an aligned one (16 bytes)."""
     known = dtype_of(dtype)
     unaligned, aligned = (pointer_kind(known, is_aligned, device, readonly, library) for is_aligned in (False, True))
     return known.bytes - 1, unaligned, aligned

@@ -302,8 +302,8 @@ def shared() -> Cache:
 
 
 def environment_parts(tool: Tool | None = None) -> tuple:
-    """The versions that compiled code depends on, as parts of a key: blocknb and its sources, llvmlite, the given ptxas, and
-    whether CPU code has redzones."""
+    """The versions that compiled code depends on, as parts of a key. They are those of blocknb and its sources, of llvmlite, and of the
+    given ptxas. Another part is whether CPU code has redzones."""
     ptxas = tool_parts(tool) if tool else None
     redzones = os.environ.get("BLOCKNB_REDZONES", "0")  # see `codegen.cpu.redzones`; a launch does not import it
     return ("blocknb", _source_stamp(), "llvmlite", version_of("llvmlite"), "ptxas", ptxas, "redzones", redzones)

@@ -46,10 +46,10 @@ _BINARY = ("cubin", "object")
 class Compiled:
     """A kernel compiled for the Kinds of its arguments (`kinds`, by parameter), options and one target.
 
-    `trace` holds every stage and text. Triton's attributes are `asm`, `metadata`, `n_regs` (nominal on the CPU, see `readback`),
-    `n_spills` (in 32-bit words), and `compiled[grid](*args)`, which launches the kernel with these constants and options. `kernel` is
-    the Kernel that requested it. `reached` are the names that the code depends on. `calls` are the host calls during the compilation
-    whose results may change while `reached` does not.
+    `trace` holds every stage and text. Triton's attributes are `asm`, `metadata`, `n_regs` (nominal on the CPU, see `readback`) and
+    `n_spills` (in 32-bit words). `compiled[grid](*args)` launches the kernel with these constants and options. `kernel` is the Kernel that
+    requested it. `reached` are the names that the code depends on. `calls` are the host calls during the compilation whose results may
+    change while `reached` does not.
     """
 
     source: Source

@@ -1,10 +1,10 @@
 """Programmatic dependent launch: a kernel that waits for the previous launch itself starts while that one ends.
 
-Two launches on one stream usually run one after the other: the second starts when all CTAs of the first have ended and their stores are
-visible. A kernel that begins with `gdc_wait` needs no such order, since the instruction `griddepcontrol.wait` waits for the same. It is
-launched with an attribute that lets its CTAs start as soon as all CTAs of the first kernel have run `gdc_launch_dependents`, or have
-ended. So the time of a launch is hidden. Sources: CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization"; PTX ISA,
-"griddepcontrol".
+Two launches on one stream usually run one after the other. The second starts when all CTAs of the first have ended and their stores are
+visible. A kernel that begins with `gdc_wait` needs no such order, since the instruction `griddepcontrol.wait` waits for the same. So
+blocknb launches it with an attribute that lets its CTAs start earlier. They start as soon as all CTAs of the first kernel have run
+`gdc_launch_dependents`, or have ended. This hides the time of a launch. Sources: CUDA C++ Programming Guide, "Programmatic Dependent Launch
+and Synchronization"; PTX ISA, "griddepcontrol".
 """
 
 from __future__ import annotations

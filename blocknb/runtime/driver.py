@@ -49,8 +49,8 @@ _recent: collections.deque[str] = collections.deque(maxlen=3)
 
 @dataclass(frozen=True)
 class LoadedKernel:
-    """A kernel's machine code on a device: its threads per CTA, its bytes of shared memory, and the number of `resident` CTAs of a
-    persistent kernel (0 for other kernels). `function` keeps the module loaded."""
+    """A kernel's machine code on a device, with its threads per CTA and its bytes of shared memory. `resident` is the number of resident
+    CTAs of a persistent kernel, and 0 for other kernels. `function` keeps the module loaded."""
 
     function: Any
     name: str
@@ -95,8 +95,8 @@ class Launcher:
 
     `fast_launch` reads the attributes to launch without this object. It does so only if `packs_unchanged`: no argument is converted.
     `launch` is the driver's call; `note` records the name of a launched kernel. A persistent kernel runs as many CTAs as are resident and
-    gets the grid as three more arguments. `cluster` is the number of its CTAs that share a cluster. A grid whose first axis is no multiple
-    of it runs without clusters, because a CTA would wait forever for the other one of its cluster.
+    gets the grid as three more arguments. `cluster` is the number of its CTAs that share a cluster. If the first axis of a grid is no
+    multiple of it, the kernel runs without clusters. Otherwise a CTA would wait forever for the other one of its cluster.
     """
 
     def __init__(self, compiled: Compiled, device: int, positions: Sequence[int], library: str, hidden: int = 0):

@@ -52,16 +52,16 @@ class ExaminedKernel(KernelInterface):
     def footprint(self, grid: Any, budget: Budget | None = None) -> Callable[..., Footprint]:
         """What a launch does to memory: `kernel.footprint(grid)(*args, **kwargs)` returns a Footprint, and launches nothing.
 
-        The Footprint tells for each array which program loads, stores and updates which element, and in sentences what is wrong: races,
+        The Footprint tells for each array which program loads, stores and updates which element. Its findings say what is wrong: races,
         elements that no program stores, idle programs. It needs no GPU, and changes no array:
 
             found = add.footprint(98)(x, y, out, n, BLOCK=1024)
             print(found)
             found["out"].stores.owner     # the program that stores each element, -1: none, -2: several
 
-        It is exact where addresses and masks follow from the arguments. Where data decide, the programs run on copies of the arrays, in
-        the interpreter. `budget` limits time and memory, by default to about two seconds; beyond it the Footprint is that of a sample.
-        Raises KernelError if the kernel cannot be parsed for these arguments.
+        It is exact if addresses and masks follow from the arguments. If they depend on data that the kernel changes, the programs run on
+        copies of the arrays, in the interpreter. `budget` limits time and memory, by default to about two seconds. Beyond it the Footprint
+        is that of a sample of the programs. Raises KernelError if the kernel cannot be parsed for these arguments.
         """
         with forks.guard:
             from blocknb.runtime.footprints import footprints

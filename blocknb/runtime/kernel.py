@@ -159,8 +159,8 @@ class Kernel(MeasuredKernel, Picklable, TritonAttributes):
     def trace(self, *args: Any, target: str = "sm_90a", without: Iterable[str] = (), **kwargs: Any) -> Trace:
         """Compiles for these arguments and a target ("sm_90a", "cpu", ...) and returns the Trace. Launches nothing and needs no GPU.
 
-        An argument is an array or number as in a launch, or a type text that stands for one: "*fp32" (an array), "*fp16:16" (one
-        whose address is a multiple of 16), "i32", "i32:16", "fp32". `without` names optional passes to leave out. Raises KernelError.
+        An argument is an array or number as in a launch, or a text that names a type. Examples are "*fp32" (an array), "*fp16:16" (an array
+        whose address is a multiple of 16), "i32", "i32:16" and "fp32". `without` names optional passes to leave out. Raises KernelError.
         """
         return self.compile(*args, target=target, without=without, **kwargs).trace
 

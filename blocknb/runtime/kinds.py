@@ -28,10 +28,10 @@ ANYWHERE = -2  # the device number of a pointer of unknown device, which takes t
 class Kind:
     """The specialization of one argument. Kinds are interned, so equal ones are the same object.
 
-    `type` is a DType, Pointer, Descriptor or Tuple, or None for a constant. `divisibility` is that of an address in bytes (16 or 1), of a
-    descriptor's last size (16 or 1), or of an integer (16, 8, 1, or a larger one from `divisor_specialization`). `device` is the number
-    of a GPU, HOST or ANYWHERE, and None for scalars. A kernel may not store to `readonly` arrays. `library` is "torch" for a tensor on
-    torch's stream. `constant` holds the value of a constant in a one-element tuple.
+    `type` is a DType, Pointer, Descriptor or Tuple, or None for a constant. `divisibility` is a divisor: of an address in bytes (16 or 1),
+    of a descriptor's last size (16 or 1), or of an integer. That of an integer is 16, 8, 1, or a larger one from `divisor_specialization`.
+    `device` is the number of a GPU, HOST or ANYWHERE, and None for scalars. A kernel may not store to `readonly` arrays. `library` is
+    "torch" for a tensor on torch's stream. `constant` holds the value of a constant in a one-element tuple.
     """
 
     type: Any

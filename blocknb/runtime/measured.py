@@ -67,13 +67,13 @@ class MeasuredKernel(ExaminedKernel):
         return notebook_methods.call("bench", self, baselines or {}, without)
 
     def roofline(self, baselines: Mapping[str, Callable[[], Any]] | None = None) -> Any:
-        """The roofline of the last launch of a `%%blockkernel` cell, with the earlier versions of the kernel and with `baselines`, which
-        are functions that do the same work. Raises LaunchError if there is no such launch."""
+        """The roofline of the last launch of a `%%blockkernel` cell, with the earlier versions of the kernel. `baselines` are functions
+        that do the same work, by name. Raises LaunchError if there is no such launch."""
         return notebook_methods.call("roofline_of", self, baselines or {})
 
     def history(self) -> Any:
-        """The versions of the kernel, those of earlier sessions of the notebook included, with their times and verdicts, and the runs of
-        cells, knobs and autotuners. It is empty for a kernel that no cell has launched."""
+        """The versions of the kernel, with their times and verdicts, and the runs of cells, knobs and autotuners. Versions of earlier
+        sessions of the notebook are included. It is empty for a kernel that no cell has launched."""
         return notebook_methods.call("history_of", self)
 
     def export_html(self, path: Any) -> Any:

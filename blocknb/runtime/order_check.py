@@ -67,8 +67,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class OrderCheck:
-    """The result of the runs: the `orders` that were run, an element that depends on the order, and per array the elements that no
-    program stored (bool per element, in row-major order). `skipped` gives the reason if nothing was run."""
+    """The result of the runs. It has the `orders` that were run, and an element that depends on the order. For each array it has the
+    elements that no program stored (bool per element, in row-major order). `skipped` gives the reason if nothing was run."""
 
     orders: tuple[str, ...] = ()
     difference: Difference | None = None

@@ -4,9 +4,9 @@ The cache holds machine code, which a launch runs. Whoever can write the cache c
 only if this user or root owns it, and if neither its group nor others may write to it. The same holds for each file. The caller may
 name further trusted owners (`owners`, user ids).
 
-Every check looks at an open descriptor, and the descriptor is then used: a path that another process exchanges after the check has no
-effect (a TOCTOU race, CWE-367). Folders below the root and files are opened without following symbolic links, and files without waiting
-for the other end of a FIFO. The root itself may be a symbolic link of this user: many users keep `~/.cache` on another disk.
+Every check looks at an open descriptor, and all later steps use this descriptor. So another process gains nothing if it exchanges the path
+after the check (a TOCTOU race, CWE-367). Folders below the root and files are opened without following symbolic links, and files without
+waiting for the other end of a FIFO. The root itself may be a symbolic link of this user: many users keep `~/.cache` on another disk.
 
 `name` is a path of at most one folder and a file: "ab/cd.bnb". Windows has no owners and modes of this kind, so all folders are trusted.
 """
@@ -99,8 +99,8 @@ def _content(folder: int | str, last: str, limit: int, owners: Collection[int], 
 def write(root: str, name: str, data: bytes, mode: int = 0o600, owners: Collection[int] = ()) -> None:
     """Writes a file under a temporary name and renames it. Creates missing folders. Raises UntrustedFolder and OSError.
 
-    The file has the given mode with any umask, and whoever may read it may search the new folders: 0700, or 0755 for a file of mode
-    0644. If another process removes the folder meanwhile, it is created once more.
+    The file has the given mode with any umask. Users who may read the file may also search the new folders. Their mode is 0700, or 0755 for
+    a file of mode 0644. If another process removes the folder meanwhile, it is created once more.
     """
     for last_attempt in (False, True):
         try:

@@ -4,7 +4,7 @@ A dataclass of blocknb (dtype, source location, site) is stored as the name of i
 another file name in the next session, and a helper may move to another file. A source location therefore stores its file as an index
 into the list of files that the kernel reaches. A hit also replaces the old file names in LLVM text, PTX and assembly.
 
-`decode` trusts nothing: it makes only the classes of `_CLASSES`, with fields of the types that they declare, and raises TypeError or
+`decode` trusts nothing. It makes only the classes of `_CLASSES`, with fields of the types that they declare. It raises TypeError or
 ValueError for all other data.
 """
 

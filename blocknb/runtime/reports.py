@@ -75,8 +75,9 @@ def buffer_of(device: int, stream: int) -> ReportBuffer:
 
 
 def hidden(code: Any, buffer_address: int, bounds: Sequence[tuple[int, int, int]]) -> list[int]:
-    """The hidden arguments: the address of the report buffer, and for each extent its lowest address and the number of bytes at which an
-    element may begin. `bounds` holds (lower, upper, bytes of an element) for each argument of `code.extents`."""
+    """The hidden arguments. They are the address of the report buffer, and two numbers for each extent. These are its lowest address, and
+    the number of bytes at which an element may begin. `bounds` holds (lower, upper, bytes of an element) for each argument of
+    `code.extents`."""
     found = [buffer_address] if code.reports else []
     for lower, upper, size in bounds:
         found += [lower, max(upper - lower - size + 1, 0)]

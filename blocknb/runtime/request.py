@@ -1,7 +1,8 @@
 """The input of a compilation (`Request`) with its cache keys, and the output that a launch needs (`KernelCode`).
 
-The digest of a request is the key on disk. It covers the source and all names that the kernel reaches, the Kinds of the arguments, the
-options, the target and the versions of the tools. It leaves out file names, so a cell finds its entry in the next session.
+The digest of a request is the key on disk. It covers the source of the kernel and all names that it reaches. It also covers the Kinds of
+the arguments, the options, the target and the versions of the tools. It leaves out file names, so a cell finds its entry in the next
+session.
 """
 
 from __future__ import annotations
@@ -182,7 +183,7 @@ class Request:
 
 
 def _kept(key: str, make: Callable[[], Future[str]]) -> str:
-    """A text of the disk cache, or else of a worker: nvdisasm takes 0.3 s for any kernel, and a card asks for it after each hit."""
+    """A text of the disk cache, or else of a worker. nvdisasm takes 0.3 s for any kernel, and a card asks for its text after each hit."""
     from blocknb.codegen import llvm
 
     entry = cache.shared().get(key)

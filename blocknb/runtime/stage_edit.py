@@ -1,4 +1,4 @@
-"""Puts the text that a user edited in the place of a stage's IR: reads it, checks it, and keeps the source lines of its ops.
+"""Replaces a stage's IR by the text that a user edited: reads it, checks it, and keeps the source lines of its ops.
 
 The text of a stage (`Stage.text`) has op ids, but no source lines. An op of the edited text that keeps its id therefore takes the source
 line and the origin of the op that had the id. A text with source lines (`print_func(func, locs=True)`) keeps its own.
@@ -65,7 +65,7 @@ def _parameters(func: Func) -> list[tuple[str, str]]:
 
 
 def with_places(func: Func, original: Func) -> Func:
-    """A function whose ops take the source line and the origin of the op of the same id and name in `original`, if they have none."""
+    """A function whose ops without a source line take the line and the origin of the op with their id and name in `original`."""
     known = {op.id: op for op in original.ops()}
 
     def placed(op: Op) -> Op:

@@ -1,7 +1,8 @@
 """Arrays that were not yet written: `uninitialized` marks them, and launches with `checked="init"` find loads of them.
 
-A marked array is filled with a poison. An element counts as written if a checked kernel has stored it, or if its 4 bytes no longer hold the
-poison: the host or another kernel has written them. The poison is a NaN as fp16, bf16 and fp32, and a large integer.
+A marked array is filled with a poison. An element counts as written if a checked kernel has stored it. It also counts as written if its 4
+bytes no longer hold the poison, because the host or another kernel has written them. The poison is a NaN as fp16, bf16 and fp32, and a
+large integer.
 """
 
 from __future__ import annotations
