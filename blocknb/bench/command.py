@@ -136,8 +136,8 @@ def names() -> list[str]:
 
 
 def groups() -> dict[str, list[str]]:
-    """Names of groups: "kernels" (all ready-made kernels), "gemm", "ragged" and "skinny" (matrix products), "attention" (forward and
-    backward), "decode" (attention over a cache), "kinds" (of public kernels), and "torch" (of compiled PyTorch code)."""
+    """Names of groups. They are "kernels" (all ready-made kernels), "gemm", "ragged" and "skinny" (matrix products), "attention" (forward
+    and backward), and "decode" (attention over a cache). "kinds" has kinds of public kernels, and "torch" compiled PyTorch code."""
     from blocknb.bench.suite.catalogue import BENCHMARKS as kernels
 
     families = {family: [name for name in kernels if name.startswith(f"{family}_")] for family in FAMILIES}
@@ -165,8 +165,8 @@ def listing() -> str:
 
 
 def run(wanted: Sequence[str], options: BenchOptions, path: str = "") -> int:
-    """Runs the named benchmarks or groups; without names, all but those of "torch" and the zoo. Returns an exit status: 0 if everything
-    was measured, 1 if something was not, 2 for a wrong name or file, and 130 after an interrupt.
+    """Runs the named benchmarks or groups; without names, all but those of "torch" and the zoo. Returns an exit status. It is 0 if
+    everything was measured, 1 if something was not, 2 for a wrong name or file, and 130 after an interrupt.
 
     The benchmarks of kernels run first, as one job. If `path` is given, the rows are written to that file as JSON. It also gets the rows of
     an unfinished benchmark of "torch".

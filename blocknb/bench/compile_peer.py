@@ -4,10 +4,10 @@
 the target is an H100 (sm_90a).
 
 `first KERNEL [PAUSE]` prints the milliseconds of the import, the decorator, and the first compile, which follows PAUSE seconds later. The
-package's own environment variable names the cache directory. If the kernel is in it, the compile is a cache hit.
-`launch KERNEL [PAUSE]` does the same with a launch of `add` on NumPy arrays (blocknb only).
-`serve` is a warm process. It reads lines `cold KERNEL` (compile with an empty cache) and `hit KERNEL` (compile again, from the disk
-cache), and answers each with the milliseconds of the decorator and the compile.
+package's own environment variable names the cache directory. If the kernel is in it, the compile is a cache hit. `launch KERNEL [PAUSE]`
+does the same with a launch of `add` on NumPy arrays (blocknb only). `serve` is a warm process. It reads lines `cold KERNEL` (compile with
+an empty cache) and `hit KERNEL` (compile again, from the disk cache). It answers each with the milliseconds of the decorator and the
+compile.
 """
 
 import time

@@ -298,8 +298,8 @@ def cold(name: str, n: int, target: str) -> dict[str, float]:
 def tiles(
     names: Sequence[str] = tuple(TILES), targets: Sequence[str] = ("sm_90a", "cpu"), size: int = 1 << 16
 ) -> list[dict[str, Any]]:
-    """A row per operation, target and number of warps (4 to 32 on a GPU): milliseconds by stage on a tile of `size` elements, or the
-    error message."""
+    """A row per operation, target and number of warps (4 to 32 on a GPU). It has the milliseconds by stage on a tile of `size` elements, or
+    the error message."""
     rows: list[dict[str, Any]] = []
     with own_cache():
         for target in targets:

@@ -1,7 +1,7 @@
 """A cell and a sequence of cells, and their text form: the percent format of Jupytext, which editors run cell by cell.
 
-A line `# %%` starts a cell. Words after it say what the fuzzer expects of the cell: `sane` (it must succeed), `check` (it must succeed if
-every cell since the last check did), and `interrupt=0.2` (SIGINT after 0.2 seconds).
+A line `# %%` starts a cell. Words after it say what the fuzzer expects of the cell. `sane` means that it must succeed. `check` means that
+it must succeed if every cell since the last check did. `interrupt=0.2` sends SIGINT after 0.2 seconds.
 """
 
 from __future__ import annotations

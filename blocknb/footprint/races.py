@@ -1,9 +1,9 @@
 """Races: two programs access one element, one of them stores, and nothing orders them.
 
-Programs run in any order and at the same time. Atomics order them: an access before a releasing atomic of one program comes before an
-access after an acquiring atomic of another one, if the second atomic reads what the first one wrote. Whether it does is known only at run
-time, so two accesses that atomics might order are no race here. Two programs that store equal values to an element are benign: both
-are run on copies, and their values compared.
+Programs run in any order and at the same time. Atomics order them. Take an access before a releasing atomic of one program, and an access
+after an acquiring atomic of another one. The first comes before the second if the second atomic reads what the first one wrote. This is
+known only at run time, so two accesses that atomics might order are no race here. Two programs that store equal values to an element are
+benign. Both are run on copies, and their values compared.
 """
 
 from __future__ import annotations

@@ -125,8 +125,8 @@ class _RecordingSpace(AddressSpace):
 
 
 def record(launch: MemoryLaunch, budget: Budget, why: str, kind: type[Account] = Account) -> Account:
-    """The account of a launch by a run of its programs in order, or of a part of them if the budget does not allow more. `why` completes
-    the sentence "the launch was run, because ..."."""
+    """The account of a launch by a run of its programs in order. If the budget is too small, only a part of the programs runs. `why`
+    completes the sentence "the launch was run, because ..."."""
     account = kind(launch, "recorded", why=why)
     replay = ProgramReplay(launch, budget.deadline())
     done: list[int] = []

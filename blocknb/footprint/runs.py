@@ -19,8 +19,8 @@ NEVER, SEVERAL = -1, -2  # owners of an element that no program accesses, and of
 
 @dataclass(frozen=True)
 class Runs:
-    """Intervals of bytes: `starts` and `ends` (int64), the linear number of each one's `programs`, and how often the op had run in that
-    program before (`iterations`). `repeated` lists programs in which several lanes access one element."""
+    """Intervals of bytes from `starts` to `ends` (int64). `programs` has the linear number of each one's program. `iterations` says how
+    often the op had run in that program before. `repeated` lists programs in which several lanes access one element."""
 
     starts: np.ndarray
     ends: np.ndarray
@@ -180,8 +180,8 @@ def _merged(row: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple[np.n
 
 
 class ElementOwners:
-    """For each of `size` elements the first and the last program (int32, by number) that accesses it, NEVER if there is none, and the
-    number of accesses (int64)."""
+    """For each of `size` elements the first and the last program that accesses it, and the number of accesses (int64). Programs are numbers
+    (int32), NEVER if there is none."""
 
     def __init__(self, size: int):
         self.first = np.full(size, NEVER, np.int32)

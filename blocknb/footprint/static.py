@@ -1,7 +1,7 @@
 """The footprint of a launch whose addresses and masks follow from its arguments, by partial evaluation of all programs at once.
 
-Programs are followed in batches. A load from an array that the kernel never stores to gives its data, so an index array, a mask or a
-bound from memory keeps a launch static. Where a value depends on memory that the kernel changes, `NotStatic` asks for a recorded run.
+Programs are followed in batches. A load from an array that the kernel never stores to gives its data. So a launch stays static if it loads
+an index array, a mask or a bound from memory. Where a value depends on memory that the kernel changes, `NotStatic` asks for a recorded run.
 """
 
 from __future__ import annotations

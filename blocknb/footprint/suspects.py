@@ -1,9 +1,9 @@
 """Possible causes of a wrong result, as questions with their lines: `suspects(launch, program)`. Only a result that is wrong asks for them.
 
 One program runs on copies, in the interpreter of tile IR, and each of its ops is watched with its values. Causes are conversions that
-change a value, integers that wrap around, divisions by zero, and lanes that a mask turned off in a load but that enter a sum or a maximum.
-The last ones are followed from the load through the ops of one lane. Other causes are patterns of the IR: an accumulator that the loop
-overwrites, starts at zero, or keeps in half precision, and a dot whose result nothing uses.
+change a value, integers that wrap around, and divisions by zero. Another cause is a masked lane of a load that enters a sum or a maximum.
+It is followed from the load through the ops of one lane. Other causes are patterns of the IR. One is an accumulator that the loop
+overwrites, starts at zero, or keeps in half precision. Another is a dot whose result nothing uses.
 """
 
 from __future__ import annotations

@@ -86,8 +86,8 @@ class AccessMap:
         return self._shaped(self.owners.count)
 
     def to_numpy(self) -> np.ndarray:
-        """A structured array in the shape of the array, with the fields `first` and `last` (int32, the lowest and the highest number of a
-        program that accesses the element, or -1) and `count` (int64)."""
+        """A structured array in the shape of the array. Its fields `first` and `last` (int32) are the lowest and the highest number of a
+        program that accesses the element, or -1. `count` (int64) is the number of accesses."""
         table = np.empty(self.array.shape, [("first", np.int32), ("last", np.int32), ("count", np.int64)])
         for name in table.dtype.names or ():
             table[name] = self._shaped(getattr(self.owners, name))

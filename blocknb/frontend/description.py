@@ -2,9 +2,9 @@
 
 A `Collector` walks over everything that an object reaches: elements, attributes, closures, defaults, classes, and the globals that
 functions name. State that two processes can compare becomes text. State that may change in place gets a check that compares object
-identities. An object is opaque if its state cannot be read: a generator, a file, the cache of `functools.lru_cache`, or a C function
-that depends on more than its arguments. Other processes must not use a text with opaque objects, and every launch repeats calls that
-reach one.
+identities. An object is opaque if its state cannot be read. Examples are a generator, a file, the cache of `functools.lru_cache`, and a C
+function that depends on more than its arguments. Other processes must not use a text with opaque objects, and every launch repeats calls
+that reach one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Lowers tensor descriptors, which a kernel makes itself or receives as arguments, and their block accesses.
 
 An access is a window over the array (see `blocks`) with all axes checked. Loads return the padding outside the array, and stores write
-nothing there. Descriptors therefore work on targets without TMA. The front end still checks the rules of TMA on constants (a last
-stride of 1, multiples of 16 bytes), because a kernel that breaks them would not run in Triton.
+nothing there. Descriptors therefore work on targets without TMA. The front end still checks the rules of TMA on constants: a last stride of
+1, and multiples of 16 bytes. A kernel that breaks them would not run in Triton.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Emits tile IR from Triton's loosely typed operands: constants, casts, broadcasts, arithmetic.
 
-An operand is either a run-time `Value` with a type, or a plain Python number (a literal or a constexpr), which is weak in promotion.
-The functions here convert operands to a common type by Triton's rules, and emit the explicit `cast`, `splat`, `expand_dims` and
-`broadcast` ops that the IR requires. Errors have no place; the visitor of the syntax node adds it.
+An operand is either a run-time `Value` with a type, or a plain Python number (a literal or a constexpr), which is weak in promotion. The
+functions here convert operands to a common type by Triton's rules. They emit the explicit `cast`, `splat`, `expand_dims` and `broadcast`
+ops that the IR requires. Errors have no place; the visitor of the syntax node adds it.
 """
 
 from __future__ import annotations

@@ -77,11 +77,11 @@ def parse(
     Branches on constants keep one arm, static_range unrolls, and calls of other kernels are inlined with their own lines. Triton's
     promotion and broadcasting become explicit casts, splats and broadcasts.
 
-    `arguments` has an ArgType, a Constant or a TupleArgument for each parameter (those with defaults may be missing); `options` become
-    the Func's attrs. `target` is the target that queries in the kernel return. The parser appends each call of a host function to
-    `calls`; `invoke(function, args, kwargs)` makes the calls, by default directly. It adds to `padded` the results of loads that are 0
-    outside of their array by definition: of tensor descriptors, and of block pointers with padding_option="zero".
-    Raises SyntaxUnsupported or TypeMismatch, with the place in the source and a hint.
+    `arguments` has an ArgType, a Constant or a TupleArgument for each parameter (those with defaults may be missing); `options` become the
+    Func's attrs. `target` is the target that queries in the kernel return. The parser appends each call of a host function to `calls`;
+    `invoke(function, args, kwargs)` makes the calls, by default directly. Loads of tensor descriptors, and of block pointers with
+    padding_option="zero", are 0 outside of their array by definition. The parser adds their results to `padded`. Raises SyntaxUnsupported
+    or TypeMismatch, with the place in the source and a hint.
     """
     emit = Emitter(target, options)
     emit.calls = [] if calls is None else calls

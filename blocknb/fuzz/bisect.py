@@ -34,7 +34,7 @@ MOST_HUNKS, MOST_LINES = 40, 40  # changes that are undone one by one, and lines
 
 @dataclass(frozen=True)
 class BisectOptions:
-    """The script to run, the target whose passes are checked ("": that of the launch), the tolerance of floats (0: by dtype), and how
+    """The script to run, the target whose passes are checked ("": that of the launch), and the tolerance of floats (0: by dtype). Also how
     many launches are checked."""
 
     file: str

@@ -1,7 +1,7 @@
 """Computes the memory that a kernel must produce: runs its tree program by program with NumPy, in the order of the grid.
 
-The semantics are those of docs/language.md and of Triton, implemented independently: operands are promoted, integers wrap, run-time
-division truncates, casts from float to integer saturate, and a masked load without `other` gives zero. `evaluate` returns memory with an
+The semantics are those of docs/language.md and of Triton, implemented independently. Operands are promoted, integers wrap, and run-time
+division truncates. Casts from float to integer saturate, and a masked load without `other` gives zero. `evaluate` returns memory with an
 error bound for every element (see `numbers`).
 """
 

@@ -31,8 +31,8 @@ _numbers = itertools.count()
 class Outcome:
     """The result of running a kernel.
 
-    `kind` is right, wrong (elements differ), outside (a guard zone changed), refused (an error for a valid kernel), crashed, hung,
-    ambiguous (the evaluator cannot predict the result), or invalid (the generator made an out-of-bounds access). `launch` is the first
+    `kind` is right, wrong (elements differ), outside (a guard zone changed), refused (an error for a valid kernel), crashed or hung. It is
+    ambiguous if the evaluator cannot predict the result, and invalid if the generator made an out-of-bounds access. `launch` is the first
     that failed.
     """
 

@@ -1,9 +1,9 @@
 """Tiles with error bounds (a running error analysis), which the evaluator computes with.
 
-A Val holds the expected numbers and an error bound for each. The bound is 0 where the result is exact (integers, moves, one IEEE
-operation on exact operands), positive where several roundings are allowed, and infinite where the result is undefined (a comparison of
-two numbers that are closer than their bounds). `slack` is the extra rounding of a product that a compiler contracts with a sum into one
-fma; only sums use it.
+A Val holds the expected numbers and an error bound for each. The bound is 0 for an exact result: integers, moves, one IEEE operation on
+exact operands. It is positive if several roundings are allowed. It is infinite for an undefined result, such as a comparison of two numbers
+that are closer than their bounds. `slack` is the extra rounding of a product that a compiler contracts with a sum into one fma; only sums
+use it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Builds and rebuilds functions.
 
-A `Builder` collects ops in the open block and infers their result types from the op table. It marks each op with the place of the op
-that it replaces (`at`) and with the running pass (`made_by`), so passes need no code for source links. Most passes use `rebuild`. It
-walks a Func in program order and calls a function for each op, with the operands already replaced. The function returns NotImplemented
-to keep the op. Otherwise it emits other ops and returns the values that replace the results.
+A `Builder` collects ops in the open block and infers their result types from the op table. It marks each op with the source line of the op
+that it replaces (`at`), and with the running pass (`made_by`). So passes need no code for source links. Most passes use `rebuild`. It walks
+a Func in program order and calls a function for each op, with the operands already replaced. The function returns NotImplemented to keep
+the op. Otherwise it emits other ops and returns the values that replace the results.
 """
 
 from __future__ import annotations

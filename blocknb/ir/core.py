@@ -36,9 +36,9 @@ class Value:
 class Op:
     """One operation.
 
-    `args` and `results` are Values, `attrs` a read-only mapping of plain Python values (int, float, str, bool, tuples, Layout),
-    `blocks` nested code; `loc` the source, `origin` the pass that made it ("parse" for the front end), `id` unique in the Func,
-    `was` the ids this op replaces or copies.
+    `args` and `results` are Values, and `blocks` is nested code. `attrs` is a read-only mapping of plain Python values (int, float, str,
+    bool, tuples, Layout). `loc` is the place in the source, and `origin` the pass that made the op ("parse" for the front end). `id` is
+    unique in the Func, and `was` has the ids that this op replaces or copies.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """Pointers of the interpreter with provenance: the array that each was derived from.
 
-An address is a number, and with a large offset it can be an address in another array. Arrays of addresses therefore have owners: for
-each element the array from which it was derived, or UNOWNED. The rules are those of `analysis.provenance`. If several addresses
-contribute to a number, or a pointer is loaded or cast from an integer, the owner is the array that contains the address.
+An address is a number, and with a large offset it can be an address in another array. Arrays of addresses therefore have owners: for each
+element the array from which it was derived, or UNOWNED. The rules are those of `analysis.provenance`. Several addresses may contribute to a
+number, and a pointer may be loaded or cast from an integer. Then the owner is the array that contains the address.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Graph traversals: backward and forward slices of values and ops, and orders of nodes.
 
 Every traversal keeps its own stack, because an unrolled kernel is deeper than Python's call stack. `reachable` and the slices are
-generators: they ask for the successors of a node only after the caller has seen the node, so a caller that has its answer stops the walk.
+generators. They ask for the successors of a node only after the caller has seen the node. So a caller can stop the walk when it has its
+answer.
 """
 
 from __future__ import annotations

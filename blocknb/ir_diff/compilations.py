@@ -1,8 +1,8 @@
 """Pairs the ops of two compilations: two versions of a kernel, two targets, or two settings of a knob.
 
-Their op ids are unrelated. So the ops of the front end are paired by their place in the source: the same columns of a line that both
-sources have, or the order of the ops in lines that changed. An op of a later stage comes, by `Op.was` through all stages, from ops of the
-front end, and it is paired with an op of the same name that comes from their counterparts and stands in blocks of the same kind.
+Their op ids are unrelated. So the ops of the front end are paired by their place in the source. That is the same columns of a line that
+both sources have, or the order of the ops in lines that changed. `Op.was` connects an op of a later stage with the ops of the front end
+from which it comes. Such an op is paired with an op of the same name in blocks of the same kind that comes from their counterparts.
 """
 
 from __future__ import annotations

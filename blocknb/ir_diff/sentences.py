@@ -1,8 +1,8 @@
 """Sentences for the changes between two functions, from the matched ops alone: no sentence depends on the name of a pass.
 
-Each rule reads the matches, yields sentences, and marks the matches that its sentences cover, so that a later and more general rule does
-not repeat them. Rules come from the specific (a load that became an asynchronous copy) to the general (added arithmetic). The sentences
-are sorted by weight: what costs or saves time first, index arithmetic last.
+Each rule reads the matches, yields sentences, and marks the matches that its sentences cover. So a later and more general rule does not
+repeat them. Rules come from the specific (a load that became an asynchronous copy) to the general (added arithmetic). The sentences are
+sorted by weight: what costs or saves time first, index arithmetic last.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`blocknb compile FILE[:KERNEL] NAME=VALUE ...`: compiles a kernel without a launch, and prints the IR after passes or the code.
 
-The options follow LLVM's `opt`: `--print-after` writes the IR after a pass to stderr while the compilation goes on, so it is there even if
-a later pass fails. `--stop-after` ends the compilation and writes that IR to stdout. `--edit` continues from a text, such as one that
+The options follow LLVM's `opt`. `--print-after` writes the IR after a pass to stderr as soon as the pass ends, so it is there even if a
+later pass fails. `--stop-after` ends the compilation and writes that IR to stdout. `--edit` continues from a text, such as one that
 `--stop-after` has written.
 """
 

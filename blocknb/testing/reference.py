@@ -100,8 +100,8 @@ def state(example: Example | None, backend: str, recorded: Mapping[str, Any] | N
 
 
 def recorded() -> dict[str, Any]:
-    """The recorded results of a GPU: its name under `device`, and under `names` the digest and the outcome of each example, and the name of
-    the GPU if it was another one."""
+    """The recorded results of a GPU. `device` has its name. `names` has the digest and the outcome of each example, and the name of the GPU
+    if it was another one."""
     return json.loads(GPU.read_text()) if GPU.exists() else {}
 
 

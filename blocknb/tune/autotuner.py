@@ -2,9 +2,9 @@
 
 The tuning key holds the values of the arguments that `key` names, and the dtypes of all arrays. The autotuner compiles the configurations
 in parallel, on all cores. It measures them against each other with the arguments of the launch, and stops hopeless ones early (`race`). So
-a trial runs the kernel many times. Name arrays that the kernel updates in place in `restore_value` (saved before each run and restored
-after it) or in `reset_to_zero` (set to zero before each run and before the final launch). A warning names arrays that are in neither.
-Observers of launches do not see trials.
+a trial runs the kernel many times. Name arrays that the kernel updates in place in one of two arguments. Those in `restore_value` are saved
+before each run and restored after it. Those in `reset_to_zero` are set to zero before each run and before the final launch. A warning names
+arrays that are in neither. Observers of launches do not see trials.
 
 The autotuner leaves out a configuration that does not compile, that needs more resources than the device has, or that spills heavily;
 `tuning` states the reason. If none is left, the launch raises the error of the last one. An interrupt ends the launch and keeps the
@@ -466,10 +466,10 @@ def autotune(
 
         @autotune([Config({"BLOCK": 128}), Config({"BLOCK": 1024}, num_warps=8)], key=["n"])
 
-    The autotuner measures the configurations for each new value of an argument in `key` and each new dtype of an array.
-    `prune_configs_by` may hold "early_config_prune", a function (configs, arguments, **keywords) -> configs. It may also hold "perf_model",
-    a function of all arguments by name that estimates the time, and "top_k", the number or the share of configurations to measure.
-    `reset_to_zero` and `restore_value` name arrays that the kernel updates. `pre_hook(arguments, reset_only)` and
+    The autotuner measures the configurations for each new value of an argument in `key` and each new dtype of an array. `prune_configs_by`
+    may hold "early_config_prune", a function (configs, arguments, **keywords) -> configs. It may also hold "perf_model" and "top_k". The
+    first is a function of all arguments by name that estimates the time. The second is the number or the share of configurations to
+    measure. `reset_to_zero` and `restore_value` name arrays that the kernel updates. `pre_hook(arguments, reset_only)` and
     `post_hook(arguments, exception)` replace these two.
 
     `warmup` and `rep` limit the milliseconds per configuration (25 and 100). Configurations run in turns, with cold caches. The

@@ -1,10 +1,10 @@
 """Races the configurations of an autotuner: short rounds, and early elimination of hopeless configurations.
 
-Each round launches every remaining configuration once, with cold caches; medians are compared (times are those of `profile.timing`).
-The time includes a configuration's own hook. It excludes work of trials alone: restoring and resetting arrays, and the tuner's hooks.
-Configurations of one round see the same noise. A configuration is hopeless if it was slower than the best in nearly every round, by a
-factor that tightens with the number of rounds (`LIMITS`). When the time is over, a final among the fastest decides. A Race keeps its
-measurements after an interrupt and continues from there when it runs again.
+Each round launches every remaining configuration once, with cold caches; medians are compared (times are those of `profile.timing`). The
+time includes a configuration's own hook. It excludes work of trials alone: restoring and resetting arrays, and the tuner's hooks.
+Configurations of one round see the same noise. A configuration is hopeless if it was slower than the best one in nearly every round, by a
+certain factor. The factor becomes smaller with the number of rounds (`LIMITS`). When the time is over, a final round among the fastest
+decides. A Race keeps its measurements after an interrupt and continues from there when it runs again.
 """
 
 from __future__ import annotations
@@ -179,10 +179,10 @@ class Race:
 
 
 class Judge:
-    """Says before each round who takes part in it, and has the race know of who does not any more.
+    """Decides before each round which configurations take part in it, and tells the race which ones no longer do.
 
-    When `seconds` are over and much is left undecided, because it is noisy or takes long, the fastest go into a final: it lasts as long
-    again at most, and makes their medians those of `FINAL` rounds."""
+    Noise or long launches may leave much undecided when `seconds` are over. Then the fastest configurations go into a final. It lasts at
+    most as long again, and makes their medians those of `FINAL` rounds."""
 
     def __init__(
         self,

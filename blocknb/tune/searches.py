@@ -68,9 +68,9 @@ class SharedTrials:
 
 
 class Searches:
-    """The searches of an autotuner: a lock, races by tuning key, the error of the last configuration that could not run, whether the user
-    was warned of arrays that trials update, and the choices for launches that are repeated. `client` is that of a Dask cluster or None, and
-    `tunings` are the tables of the last tuning there, by kind of device."""
+    """The searches of an autotuner. They have a lock, the races by tuning key, the choices for repeated launches, and the error of the last
+    configuration that could not run. They also know whether the user was warned of arrays that trials update. `client` is that of a Dask
+    cluster or None. `tunings` are the tables of the last tuning there, by kind of device."""
 
     def __init__(self, client: Any = None) -> None:
         self.client, self.tunings = client, dict[str, Tuning]()

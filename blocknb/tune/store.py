@@ -1,10 +1,10 @@
 """Keeps the choices of an autotuner in the disk cache, under a key of everything that influences them.
 
-The key holds the kernel and all functions and constants that it uses, its options and heuristics, the configurations, the tuning key, and
-the constants and options of the launch. It also holds the machine and the versions of compiler, LLVM, ptxas and driver. A key part that
-is no number, text, dtype or function has no stable description, so such a choice is not stored. Neither are configurations with hooks.
-The cache writes an entry to a temporary file and renames it, so processes may tune the same kernel at the same time. It drops an entry
-that it cannot read, and the kernel is tuned again.
+The key holds the kernel, all functions and constants that it uses, and its options and heuristics. It holds the configurations, the tuning
+key, and the constants and options of the launch. It also holds the machine and the versions of compiler, LLVM, ptxas and driver. A key part
+that is no number, text, dtype or function has no stable description, so such a choice is not stored. Neither are configurations with hooks.
+The cache writes an entry to a temporary file and renames it, so processes may tune the same kernel at the same time. It drops an entry that
+it cannot read, and the kernel is tuned again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The document of a kernel as a widget: what all views of the kernel refer to.
 
 ipywidgets synchronizes each trait of a widget with the page. A document has up to some hundred kilobytes, so it is not a trait of each
-view. It is one trait of bytes here (JSON, compressed by gzip), and the views hold a reference. Requests of the page, such as another
-program of the tiles or a changed knob, arrive as custom messages, and `notebook.live` answers them as for a card.
+view. It is one trait of bytes here (JSON, compressed by gzip), and the views hold a reference. The page may ask for another program of the
+tiles, or change a knob. Such requests arrive as custom messages, and `notebook.live` answers them as for a card.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The output of a widget: a document that a page shows without a kernel, with the id of the live widget inside.
 
-ipywidgets puts only the id of a model into a notebook. After a restart the page has nothing for the id. So these widgets put out the
-documents of their kernels and the values of the traits: a view, a box with views, and the controls of `interact` that move a view. The
-page shows the documents, and replaces them by the live widget where the kernel has it (labextension/src/lab/widget_output.ts). Voila
-creates all widgets itself, so there the output is that of ipywidgets.
+ipywidgets puts only the id of a model into a notebook. After a restart the page has nothing for the id. So a widget's output contains the
+documents of its kernels and the values of the traits. This holds for a view, for a box with views, and for the controls of `interact` that
+move a view. The page shows the documents, and replaces them by the live widget where the kernel has it
+(labextension/src/lab/widget_output.ts). Voila creates all widgets itself, so there the output is that of ipywidgets.
 """
 
 from __future__ import annotations

@@ -29,11 +29,11 @@ class _KernelTrait(traitlets.Any):
 class KernelView(ipywidgets.DOMWidget):
     """A view of a kernel as a widget.
 
-    Traits: `kernel` is a kernel that was launched or compiled, or the document of a card. `target` ("sm_90a", "cpu"), `stage` and
-    `compared_with` (names of passes, see `stages`), `op` (an id), `line` (of the source, as numbered in its cell), `program` and
-    `iteration` say what the view shows and what is selected. None is the default of the view. `stage_index` is the number of the stage
-    and follows `stage`, so that a slider can be linked with it. `constants` holds the values of the kernel's constants, and changes when
-    the user changes a knob; it cannot be set.
+    Traits: `kernel` is a kernel that was launched or compiled, or the document of a card. The next traits say what the view shows and what
+    is selected; None is the default of the view. They are `target` ("sm_90a", "cpu"), `stage` and `compared_with` (names of passes, see
+    `stages`), and `op` (an id). The others are `line` (of the source, as numbered in its cell), `program` and `iteration`. `stage_index` is
+    the number of the stage and follows `stage`, so that a slider can be linked with it. `constants` holds the values of the kernel's
+    constants, and changes when the user changes a knob; it cannot be set.
 
     A name that the kernel does not have raises TraitError. Setting `kernel` again shows its newest launch.
     """

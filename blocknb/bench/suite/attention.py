@@ -1,8 +1,8 @@
 """The benchmarks of attention: forward and backward, with and without a causal mask, 16 k tokens per batch, hidden size 2048.
 
 A shape is (sequence length, head dimension). The float64 score matrices of all heads exceed the memory of a GPU. So results are compared
-for one random head, and all others must be finite. The peers are torch's scaled_dot_product_attention by cuDNN and by flash attention,
-our own kernel compiled by Triton, and a kernel written for Triton (`fused_triton`), with and without warp specialization.
+for one random head, and all others must be finite. The peers are torch's scaled_dot_product_attention by cuDNN and by flash attention, and
+our own kernel compiled by Triton. Another peer is a kernel written for Triton (`fused_triton`), with and without warp specialization.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The benchmarks of attention for decoding: a few queries per sequence over a long cache of keys and values, contiguous or in pages of 16.
 
 A shape is (batch, heads, kv heads, head dimension, queries, keys). All sequences are full, because some peers know no lengths. The peers
-are torch's scaled_dot_product_attention by each backend that accepts the case, FlexAttention compiled by torch, and vLLM's two Triton
-kernels for decoding if vLLM is installed. The unified kernel runs as vLLM's backend calls it; the older one with a number of splits that
-a short search finds. A copy that moves as many bytes shows the ceiling: reading the cache once takes almost all of the time.
+are torch's scaled_dot_product_attention by each backend that accepts the case, and FlexAttention compiled by torch. If vLLM is installed,
+its two Triton kernels for decoding are peers, too. The unified kernel runs as vLLM's backend calls it; the older one with a number of
+splits that a short search finds. A copy that moves as many bytes shows the ceiling: reading the cache once takes almost all of the time.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 A measurement times a batch of launches and synchronizes with the GPU before and after it. A batch is shorter than the launch queue, so no
 launch waits for the GPU. The bare driver call launches a kernel with prepared arguments and is the lower bound. blocknb and Triton have
-further rows. They are a grid function, as in most code, alternating launches of two specializations, the arrays as one tuple, and an
-autotuned kernel after its tuning. Another row is a product with tensor descriptors, made once or for each launch. The hardware needs each
-descriptor encoded as a tensor map.
+further rows. They are a grid function, as in most code, and alternating launches of two specializations. Further ones pass the arrays as
+one tuple, or launch an autotuned kernel after its tuning. Another row is a product with tensor descriptors, made once or for each launch.
+The hardware needs each descriptor encoded as a tensor map.
 """
 
 from __future__ import annotations

@@ -247,7 +247,7 @@ class MeasuringSession:
 
 
 def _rested(clock: Clock) -> Clock:
-    """The clock with a pause before each call, if there are several threads: those of NumPy's BLAS spin for a while after their call, and
+    """The clock with a pause before each call, if there are several threads. The threads of NumPy's BLAS spin for a while after a call, and
     would take the cores from the next peer."""
 
     def measure(call: Call) -> float:

@@ -1,8 +1,8 @@
 """The benchmarks of matrix products, `blocknb bench gemm`: storage orders, fused activations, 8-bit dtypes, batches and groups.
 
-The peers are cuBLAS through torch and CuPy, and Triton with two of our kernels: one with pointers, as in Triton's matmul tutorial, and a
-persistent one with tensor descriptors, as in its persistent-matmul tutorial. Our own variants are the kernel with pointers, and `matmul`
-without warp specialization. Shapes are M x N x K.
+The peers are cuBLAS through torch and CuPy, and Triton with two of our kernels. One has pointers, as in Triton's matmul tutorial. The other
+is persistent and has tensor descriptors, as in Triton's persistent-matmul tutorial. Our own variants are the kernel with pointers, and
+`matmul` without warp specialization. Shapes are M x N x K.
 """
 
 from __future__ import annotations

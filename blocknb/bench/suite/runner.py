@@ -38,11 +38,11 @@ LIBRARIES = ("blocknb", "numpy", "torch", "triton", "numba", "cupy-cuda13x", "cu
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """The options of the command line. `device` is "gpu", "cpu" or "" (the GPU if there is one). `threads` are numbers of CPU threads;
-    () means one, and all. `peers`, `shapes` and `dtypes` select; () means all. `search` sweeps configurations. `clean_cache` flushes the L2
+    """The options of the command line. `device` is "gpu", "cpu" or "" (the GPU if there is one). `threads` are numbers of CPU threads; ()
+    means one, and all. `peers`, `shapes` and `dtypes` select; () means all. `search` sweeps configurations. `clean_cache` flushes the L2
     cache of a GPU by reading. `seed` draws other random shapes, and `shapes_count` is how many of them `plan_check` draws. `library`,
-    `configs` and `compile` are for the zoo (`ZooOptions`): libraries, the most configurations of an autotuner, and the target that the
-    kernels are only compiled for. `layers` is for the models of `torch_models`; 0 means all of them."""
+    `configs` and `compile` are for the zoo (`ZooOptions`). They are the libraries, the most configurations of an autotuner, and the target
+    for which kernels are only compiled. `layers` is for the models of `torch_models`; 0 means all of them."""
 
     device: str = ""
     threads: tuple[int, ...] = ()

@@ -139,8 +139,8 @@ def staged_gradients(
 ) -> None:  # fmt: skip
     """Computes dq, dk and dv of contiguous fp16 arrays (batch, heads, tokens, head); tokens are a multiple of 128.
 
-    `scaled` is k * scale / ln(2), `logs` the logarithms to base 2 of the sums of exponentials, both as the tutorial makes them before the
-    kernels run. `deltas` is memory for one fp32 number per query.
+    `scaled` is `k * scale / ln(2)`, and `logs` are the logarithms to base 2 of the sums of exponentials. The tutorial computes both before
+    the kernels run. `deltas` is memory for one fp32 number per query.
     """
     batch, heads, tokens, head = q.shape
     staged_deltas_kernel[(tokens // 128, batch * heads)](out, dout, deltas, tokens, ROWS=128, HEAD=head)

@@ -97,9 +97,9 @@ def run_step(kernel: Any, step: Step, a: Any, b: Any, c: Any) -> None:
 def measure(kernel: Any = matmul, shapes: Sequence[Shape] = SHAPES, rounds: int = 30) -> list[Row]:
     """Times all steps, ping-pong and cuBLAS on this GPU, interleaved, with cold caches and fresh random numbers.
 
-    Returns a row per shape and step with `shape`, `step` (None for ping-pong and cuBLAS), `name`, `ms` (median), `low`, `high`
-    (quartiles), `TFLOP/s`, `gain` over the previous step, and `device`. Raises ArithmeticError for a wrong result, and Unsupported
-    without a GPU.
+    Returns a row per shape and step. Its keys are `shape`, `step` (None for ping-pong and cuBLAS), `name` and `device`. `ms` is the median,
+    and `low` and `high` are the quartiles. The others are `TFLOP/s`, and `gain` over the previous step. Raises ArithmeticError for a wrong
+    result, and Unsupported without a GPU.
     """
     from blocknb.runtime import machine
 

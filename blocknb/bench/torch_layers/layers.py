@@ -229,8 +229,8 @@ def _aligned(cells: Sequence[str]) -> str:
 
 
 def summary(rows: Sequence[LayerRow], peers: Sequence[str] = (LIGER, EAGER)) -> list[str]:
-    """The geometric means against Liger-Kernel by kind of time, the lowest ratio, the peaks of the cases that compare memory, and the cases
-    without a ratio. `peers` were asked for: without Liger-Kernel, a case needs only our time."""
+    """The geometric means against Liger-Kernel by kind of time, and the lowest ratio. Also the peaks of the cases that compare memory, and
+    the cases without a ratio. `peers` were asked for: without Liger-Kernel, a case needs only our time."""
     lines = []
     for kind in KINDS:
         found = [(r, f"{row.case.name} {row.shape}") for row in rows if (r := row.ratio(LIGER, kind)) is not None]

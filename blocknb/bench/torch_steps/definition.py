@@ -35,8 +35,8 @@ class RandomTensors:
 
 @dataclass(frozen=True)
 class TorchStep:
-    """`function(*inputs)` returns a tensor or a tuple of tensors. With a module, or if inputs require gradients, it returns a loss, and the
-    step also computes the gradients of the parameters and of these inputs. With a module, the call is `function(module, *inputs)`.
+    """`function(*inputs)` returns a tensor or a tuple of tensors. With a module, or if inputs require gradients, it returns a loss. The
+    step then also computes the gradients of the parameters and of these inputs. With a module, the call is `function(module, *inputs)`.
 
     `draw` makes fresh inputs. `options` are Inductor's. `wide` is the dtype of the reference: "float64" or "float32". `as_reference` is
     called with the copy of the module that computes the reference."""

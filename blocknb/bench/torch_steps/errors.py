@@ -1,9 +1,9 @@
 """Compares the results of a compiled step with a reference of higher precision, by the error of eager.
 
-Two measures of each output: the norm of the error over the norm of the reference, and the largest error of an element over the root mean
-square of the reference. A compiled step may have twice eager's first and four times eager's second, or a few roundings of the dtype. Some
-gradients are zero in exact arithmetic, such as that of the bias of an attention's keys. Of these, eager has noise only, and a compiled
-step may have ten times as much.
+Each output has two measures. The first is the norm of the error over the norm of the reference. The second is the largest error of an
+element over the root mean square of the reference. A compiled step may have twice eager's first and four times eager's second, or a few
+roundings of the dtype. Some gradients are zero in exact arithmetic, such as that of the bias of an attention's keys. Of these, eager has
+noise only, and a compiled step may have ten times as much.
 """
 
 from __future__ import annotations

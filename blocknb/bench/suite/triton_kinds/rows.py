@@ -79,7 +79,7 @@ def column_sums_kernel(dw, db, sum_dw, sum_db, m, n, BLOCK_M: tl.constexpr, BLOC
 
 @triton.jit
 def norm_partials_kernel(x, dy, mean, rstd, dw, db, m, n, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Each program sums dy * xhat and dy over its ROWS rows of (m, n), one row after the other, and stores row program_id of dw and db."""
+    """Each program sums `dy * xhat` and dy over its ROWS rows of (m, n), one row after the other. It stores row program_id of dw and db."""
     columns = tl.arange(0, BLOCK)
     inside = columns < n
     weight = tl.zeros((BLOCK,), dtype=tl.float32)
