@@ -162,8 +162,8 @@ def find(func: Func) -> dict[int, SubtiledStore]:
 
 
 class SubtiledStore:
-    """A store that is split into `count` parts along an axis. `made`, by op id and in order, holds the ops that are emitted for each
-    part: the conversion, and all ops from the loads of tiles that are combined with the result."""
+    """A store that is split into `count` parts along an axis. `made`, by op id and in order, holds the ops that are emitted for each part.
+    They are the conversion, and all ops from the loads of tiles that are combined with the result."""
 
     def __init__(self, op: Op, last: Op, axis: int, count: int, block: Block, facts: Facts, users: Users):
         self.op, self.last, self.axis, self.count, self.facts = op, last, axis, count, facts
@@ -193,8 +193,8 @@ class SubtiledStore:
         return op.name in ("convert", "load") or OPS[op.name].kind == "elementwise"
 
     def may_move(self, load: Op, block: Block, place: Mapping[Op, int]) -> bool:
-        """Whether a load may move to the store: no op in between writes arrays, and the store writes its own array only where it was
-        loaded."""
+        """Whether a load may move to the store. No op in between may write arrays, and the store may write the loaded array only where it
+        was loaded."""
         if is_volatile(load):
             return False
         for op in block.ops[place[load] + 1 : place[self.op]]:
@@ -269,8 +269,8 @@ def products(func: Func) -> set[Layout]:
 
 
 def by_warp(op: Op, product: Layout, own: Layout) -> Layout:
-    """The layout for an access to a product's tile. Warps keep their elements, so that no warp waits for another, if this allows
-    vectors as wide as in `own` and rows of at least half of ROW bytes. Otherwise it is `own`."""
+    """The layout for an access to a product's tile. Warps keep their elements, so that no warp waits for another. This requires vectors as
+    wide as in `own`, and rows of at least half of ROW bytes. Otherwise it is `own`."""
     first = own.reg[0] if own.reg and op.attrs.get("vec", 1) > 1 else own.lane[0]
     fast = next((axis for axis in range(len(own.shape)) if first & own.dim_mask(axis)), None)
     if fast is None:

@@ -138,8 +138,8 @@ def gathered_layout(layout: Layout, axis: int, keep: int, costly: bool = False) 
 class ConversionLowering(Rebuild):
     """Lowers conversions between warps, and the operands of plain dots, to shared memory.
 
-    It emits the code at the first use of a conversion in its block, or at the block's end, for all conversions needed there: first all
-    stores, then all loads. So earlier global loads are in flight together, and one barrier serves all conversions.
+    It emits the code at the first use of a conversion in its block, or at the block's end, for all conversions needed there. All stores
+    come first, then all loads. So earlier global loads are in flight together, and one barrier serves all conversions.
     """
 
     def __init__(self, func: Func, target: Target, notes: Notes):

@@ -51,9 +51,9 @@ def async_mma(func: Func, target: Target, notes: Notes) -> Func:
 
     Why: wgmma is asynchronous. One product runs while the warps work on the result of another.
 
-    Limits: nothing moves if an op of the block has effects that must keep their place, such as a store to a buffer that an earlier
-    product reads, or if the results would take more than 224 registers per thread. A product waits for earlier ones if it would exceed
-    180 registers for results and operands in flight.
+    Limits: nothing moves if effects of the block must keep their place, such as a store to a buffer that an earlier product reads. Nothing
+    moves either if the results would take more than 224 registers per thread. A product waits for earlier ones if it would exceed 180
+    registers for results and operands in flight.
 
     Before:
 

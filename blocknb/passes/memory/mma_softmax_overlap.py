@@ -205,8 +205,9 @@ def narrowing(second: Op, early: Sequence[Op], users: Users) -> tuple[list[Op], 
 def ops_after_wait(first: Op, second: Op, early: Sequence[Op], computed: list[Value]) -> tuple[list[Op], list[Value]]:
     """The ops to compute after the wait for the second product, and the values of `computed` that are computed before it.
 
-    If the second product has at least as many accumulators as there are scores, the computation of whole tiles that follows the reductions
-    comes after the wait, with its users. Without a reduction no small value is available to wait for. Memory accesses have an order.
+    The second product may have at least as many accumulators as there are scores. Then the computation of whole tiles that follows the
+    reductions comes after the wait, with its users. Without a reduction no small value is available to wait for. Memory accesses have an
+    order.
     """
     scores, sums = (dot.result.type.layout.num_registers for dot in (first, second))
     made = {value: op for op in early for value in op.results}

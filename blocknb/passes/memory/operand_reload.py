@@ -1,8 +1,8 @@
 """Operands that do not change in a loop are read from shared memory again, where a thread lacks registers to keep them.
 
 The queries of an attention kernel are fragments of each product of the loop. They stand in shared memory, from which each thread has read
-its fragments before the loop. If accumulators, scores and queries together exceed 255 registers, ptxas spills some of them, and each spill
-is a store and a load of local memory per register. Reading the fragments again takes one `ldmatrix` for four registers. This is
+its fragments before the loop. If accumulators, scores and queries together exceed 255 registers, ptxas spills some of them. Each spill is a
+store and a load of local memory per register. Reading the fragments again takes one `ldmatrix` for four registers. This is
 rematerialization for register pressure (Briggs et al., "Rematerialization", PLDI 1992). FlashAttention-2 reads its queries again, too.
 """
 

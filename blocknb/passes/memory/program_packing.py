@@ -38,13 +38,13 @@ def program_packing(func: Func, target: Target, notes: Notes) -> Func:
 
     When: a program has one or two warps, no shared memory, no barriers between warps, and no accesses in loops or branches.
 
-    What: several programs share a CTA of up to eight warps. The launch chooses the number: a power of two that divides the first axis of
-    its grid, and less if the GPU would have idle multiprocessors.
+    What: several programs share a CTA of up to eight warps. The launch chooses the number. It is a power of two that divides the first axis
+    of the grid, and a smaller one if multiprocessors would be idle.
 
     Why: a multiprocessor runs a limited number of CTAs, and each takes time to start.
 
-    Limits: programs that load and store more than 2 KB keep a CTA each, because the start of a CTA is a small part of their time. A note
-    gives the reason.
+    Limits: programs that load and store more than 2 KB keep a CTA each. The start of a CTA is a small part of their time. A note gives the
+    reason.
 
     Before:
 

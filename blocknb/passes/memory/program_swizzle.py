@@ -1,9 +1,9 @@
 """Program swizzling (threadblock rasterization): reorders programs so that L2 serves more of their reads.
 
 The hardware starts programs along x, then y. In a matrix product, some tiles depend on x only and others on y only. In the hardware's
-order, 128 programs of a 64 x 32 grid have 64 values of x and 2 of y, so they read 64 + 2 different tiles. In groups of 16 columns (a column
-is the programs with one x), they have 16 values of x and 8 of y, so they read 16 + 8. Triton's matmul tutorial does this by hand and calls
-the width GROUP_SIZE_M; CUTLASS calls it threadblock swizzle.
+order, 128 programs of a 64 x 32 grid have 64 values of x and 2 of y. So they read 64 + 2 different tiles. A column is all programs with the
+same x. In groups of 16 columns, 128 programs have 16 values of x and 8 of y, so they read 16 + 8. Triton's matmul tutorial does this by
+hand and calls the width GROUP_SIZE_M; CUTLASS calls it threadblock swizzle.
 
 Of IN_FLIGHT programs, `width` stand along x and IN_FLIGHT / width along y. Per iteration they read width * bytes(x) + IN_FLIGHT / width *
 bytes(y). This is smallest where width^2 = IN_FLIGHT * bytes(y) / bytes(x). The programs are at about the same iteration, so L2 has to hold
@@ -61,8 +61,8 @@ def program_swizzle(func: Func, target: Target, notes: Notes) -> Func:
     What: programs start in groups of columns of the grid (a column is the programs with one x), as with GROUP_SIZE_M in Triton's
     tutorial. `program_id` still means the position in the grid.
 
-    Why: 128 programs of a 64 x 32 grid read 64 + 2 different tiles per iteration in the order of the grid, and 16 + 8 in groups of 16
-    columns. L2 serves the rest.
+    Why: in the order of the grid, 128 programs of a 64 x 32 grid read 64 + 2 different tiles per iteration. In groups of 16 columns they
+    read 16 + 8. L2 serves the rest.
 
     Limits: the order of the grid (x first, then y) stays if a load depends on x and y. It also stays if programs differ in their number of
     iterations, or may wait for each other. A note gives the reason.

@@ -5,8 +5,8 @@ decide how many programs share an SM, hence how many bytes are in flight. So the
 depend on one such row and on scalars of the row (`emit="again"`). It computes values of several rows at their first use
 (`emit="at_use"`). The term is that of register allocation: Briggs, Cooper and Torczon, "Rematerialization" (PLDI 1992).
 
-The repeated instructions do not always pay (`support.throughput`): they do where an SM holds more programs with packed rows, and where
-programs that wait are what limits it. Memory that is busy already gains nothing.
+The repeated instructions do not always pay (`support.throughput`). They pay if an SM holds more programs with packed rows, and if waiting
+programs limit the throughput. Memory that is busy already gains nothing.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ def applies(func: Func, target: Target) -> bool:
 def rematerialization(func: Func, target: Target, notes: Notes) -> Func:
     """Widens rows of 16-bit floats again after each reduction instead of keeping them
 
-    When: a kernel loads rows of 16-bit floats, reduces them and uses them again, and the registers that this saves let an SM hold more
-    programs.
+    When: a kernel loads rows of 16-bit floats, reduces them and uses them again. The saved registers must let an SM hold more programs.
 
     What: the loaded words stay packed, two elements per register. The kernel computes values that depend on one row and its scalars again
     after each reduction.
@@ -114,8 +113,8 @@ def explain(plan: PackedRows, before: Throughput, after: Throughput, notes: Note
 
 
 class PackedRows:
-    """Of a memory-level Func: `loads` whose elements stay in words, `values` that are computed from them again after each of the
-    `reductions`, and values that need one of these and are therefore computed `after` them, where they are first used."""
+    """Of a memory-level Func: the `loads` whose elements stay in words, and the `values` that are computed from them again after each of
+    the `reductions`. Values that need one of these are computed `after` them, where they are first used."""
 
     def __init__(self, func: Func, facts: Facts, users: Users):
         self.func, self.facts, self.users, self.defs = func, facts, users, definitions(func)

@@ -75,7 +75,7 @@ def sinking(func: Func, target: Target, notes: Notes) -> Func:
 
 
 class StoreSinking:
-    """For a memory-level Func: the `values` that are computed at the store of them, with their ops, and the `masks` of stores that loads
+    """For a memory-level Func: the `values` that are computed at their store, with their ops. `masks` has the masks of stores that loads
     take over, by the id of the load."""
 
     def __init__(self, func: Func, notes: Notes):

@@ -10,8 +10,8 @@ reads its stage. Such an iteration starts its own product, waits for the previou
 into the previous product's stage.
 
 Only views of the tile may stand between a load and its store to shared memory. A copy writes zeros where the mask is off or the iteration
-does not exist. The indices of a gather, such as the page table of a paged cache, are loaded one iteration before their copies, so that no
-copy waits for them. Source: Lam, "Software Pipelining" (PLDI 1988); Huang et al., "ALCOP: Automatic Load-Compute Pipelining" (MLSys 2023).
+does not exist. The indices of a gather, such as the page table of a paged cache, are loaded one iteration before their copies. So no copy
+waits for them. Source: Lam, "Software Pipelining" (PLDI 1988); Huang et al., "ALCOP: Automatic Load-Compute Pipelining" (MLSys 2023).
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ def software_pipelining(func: Func, target: Target, notes: Notes) -> Func:
 
     Why: tensor cores work while the operands of later iterations arrive.
 
-    Limits: a load stays where it is if something is computed on its way to shared memory, if fewer than 4 bytes are contiguous, or if
-    `other` is not zero. It also stays if the loop writes its array or that of its indices. Two arguments are assumed to be two arrays. A
-    buffer gets fewer stages where shared memory has no room.
+    Limits: a load stays where it is if the tile is computed on before it is stored to shared memory. It also stays if fewer than 4 bytes
+    are contiguous, or if `other` is not zero. It also stays if the loop writes its array or that of its indices. Two arguments are assumed
+    to be two arrays. A buffer gets fewer stages where shared memory has no room.
 
     Before:
 
@@ -273,8 +273,9 @@ class PipelinePlanner(PipeliningLegality):
         return place(self.pipelined()[0])[1]
 
     def room(self, target: Target) -> int:
-        """The bytes of shared memory that the function may take. Programs of few warps leave room for a second CTA on the SM, if two stages
-        per loop do: the other CTA's warps hide more latency than a third stage. Stages that the user asks for stay."""
+        """The bytes of shared memory that the function may take. Programs of few warps leave room for a second CTA on the SM, if that is
+        possible with two stages per loop. The warps of the other CTA hide more latency than a third stage. Stages that the user asks for
+        stay."""
         asked = "num_stages" in self.func.attrs or any("num_stages" in loop.attrs for loop in self.loops)
         if asked or not self.plans or self.func.attrs["num_warps"] > FEW_WARPS:
             return target.max_shared

@@ -63,8 +63,8 @@ def tma_store(func: Func, target: Target, notes: Notes) -> Func:
 
     Why: the consumers start the next program while TMA stores, and no conversion for wide accesses is needed.
 
-    Limits: stores by TMA have no order among each other. The warps execute a store if the program may access its data again, if its rows
-    are not a multiple of 16 bytes, or if shared memory has no room. Notes give the reason.
+    Limits: stores by TMA have no order among each other. The warps execute a store themselves if the program may access its data again.
+    They also do so if its rows are not a multiple of 16 bytes, or if shared memory has no room. Notes give the reason.
 
     Before:
 
@@ -276,9 +276,9 @@ class TmaStoreFinder:
         return None if step is None else coefficient * step
 
     def distributes_work(self, store: TmaStore, loop: Op) -> bool:
-        """Whether a loop distributes work among programs: it starts at the program's number, advances by the number of programs, and the
-        store depends on its index. Two iterations are then like two programs, unless the address depends on the number of programs. (A
-        kernel is assumed to be correct on any grid.)"""
+        """Whether a loop distributes work among programs. It then starts at the program's number and advances by the number of programs,
+        and the store depends on its index. Two iterations are then like two programs, unless the address depends on the number of programs.
+        (A kernel is assumed to be correct on any grid.)"""
         if loop.name != "for" or not depends(self.facts, loop.args[0], on=("program_id",)):
             return False
         if depends(self.facts, loop.args[0], on=READS):

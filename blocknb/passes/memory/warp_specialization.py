@@ -1,9 +1,9 @@
 """Warp specialization: a producer warp copies tiles, and consumer warps multiply them.
 
 The pass splits the function in two. The *producer*, one more warp, keeps the loops, the loads of operands, and the scalars that compute
-their addresses. The *consumers* keep the rest. TMA fills a circular buffer in shared memory for each load. Two mbarriers guard each
-stage. A phase of `full` ends when the bytes have arrived. A phase of `empty` ends when every consumer warp has released the stage. Both
-sides count stages and phases, so a buffer continues from one loop to the next, and from one program to the next in a persistent kernel.
+their addresses. The *consumers* keep the rest. TMA fills a circular buffer in shared memory for each load. Two mbarriers guard each stage.
+A phase of `full` ends when the bytes have arrived. A phase of `empty` ends when every consumer warp has released the stage. Both sides
+count stages and phases. So a buffer continues from one loop to the next, and from one program to the next in a persistent kernel.
 
 The producer runs ahead as far as there are free stages; no schedule is needed. `analysis.tma_boxes` finds the loads that TMA can do, and
 `pipelining/backward_slice` the scalars that the producer needs. Source: Bauer, Cook and Khailany, "CudaDMA" (SC 2011); CUTLASS's

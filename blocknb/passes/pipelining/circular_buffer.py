@@ -1,7 +1,7 @@
 """Circular buffers: tiles in shared memory with several stages, which loads fill in turn and products read in turn.
 
-A `CircularBuffer` has one allocation per tile. A producer warp and consumer warps share a `GuardedBuffer`, which has mbarriers: a phase of
-`full` ends when a stage's bytes have arrived, a phase of `empty` when every consumer warp has released the stage. Each side then has a
+A `CircularBuffer` has one allocation per tile. A producer warp and consumer warps share a `GuardedBuffer`, which has mbarriers. A phase of
+`full` ends when a stage's bytes have arrived. A phase of `empty` ends when every consumer warp has released the stage. Each side then has a
 `PipelineState`: the index of the stage and the parity of its phase, as values that loops carry. CUTLASS uses the same names.
 """
 

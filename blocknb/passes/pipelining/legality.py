@@ -2,8 +2,8 @@
 
 A load that runs early moves before the stores of earlier iterations. So no op of the loop may write its array, and none may order later
 accesses after itself. Two arguments are assumed to be two arrays, as in `barriers`. The address of a later iteration must follow from the
-loop's index, and from carried scalars, by arithmetic alone. Where a pass can load indices early, too, (`indices`), it may also follow from
-loads of arrays that the loop does not write, such as the page table of a paged cache.
+loop's index, and from carried scalars, by arithmetic alone. If a pass can also load indices early (`indices`), it may follow from loads of
+arrays that the loop does not write. An example is the page table of a paged cache.
 
 Each check returns the reason against pipelining as the text of a note, "" if there is none. Source: Allen and Kennedy, "Optimizing
 Compilers for Modern Architectures", chapter 2.

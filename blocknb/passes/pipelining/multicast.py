@@ -1,9 +1,8 @@
 """Multicast: the two CTAs of a cluster copy a tile that both need together; each reads half of it and writes that half to both.
 
 The L2 cache then serves each element once for two CTAs. The launch option `num_ctas=2` asks for it. Programs 2i and 2i + 1 share a cluster.
-They need the same tile if its coordinates, and the bounds of the loops around it, depend on the number of the program only by a division
-by an even constant. Source: PTX ISA,
-cp.async.bulk.tensor with .multicast::cluster; CUTLASS's cluster shapes.
+They need the same tile if its coordinates, and the bounds of the loops around it, depend on the program's number only through a division.
+The divisor must be an even constant. Source: PTX ISA, cp.async.bulk.tensor with .multicast::cluster; CUTLASS's cluster shapes.
 """
 
 from __future__ import annotations

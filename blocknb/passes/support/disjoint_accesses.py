@@ -1,9 +1,9 @@
 """Ranges of global memory that accesses touch, to prove that two accesses touch different elements, in one iteration of a loop or across.
 
-An `AccessRange` is the linear form of a pointer tile: an offset from its base, and the least and the largest distance of an element from
-that offset. Two ranges from one base are apart if the difference of their offsets is a known number that is large enough. A range from an
-earlier iteration has moved on by a known step. Compilers call this a strong single-index-variable dependence test (Goff, Kennedy & Tseng,
-"Practical dependence testing", PLDI 1991).
+An `AccessRange` is the linear form of a pointer tile. It has an offset from its base, and the least and the largest distance of an element
+from that offset. Two ranges from one base are apart if the difference of their offsets is a known number that is large enough. A range from
+an earlier iteration has moved on by a known step. Compilers call this a strong single-index-variable dependence test (Goff, Kennedy &
+Tseng, "Practical dependence testing", PLDI 1991).
 """
 
 from __future__ import annotations

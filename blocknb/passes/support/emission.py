@@ -1,10 +1,10 @@
 """Where the code generator of a GPU writes the code of an op, and which passes decide that.
 
 The code of an op usually stands where the op stands. The attribute `emit` says otherwise. An op that is emitted `IN_PIECES` belongs to a
-tile larger than the registers (`strip_mining`). Its consumers, whose attribute `piece` is a number of registers, emit it piece by piece.
-An op that is emitted `AT_USE` is computed where its result is asked for first (`sinking`). An op that is emitted `AGAIN` is computed
-again after each reduction with the attribute `rematerialize`, from a row that stays as it was loaded (`rematerialization`). Halide calls
-such a choice the `compute_at` of a value.
+tile larger than the registers (`strip_mining`). Its consumers, whose attribute `piece` is a number of registers, emit it piece by piece. An
+op that is emitted `AT_USE` is computed where its result is asked for first (`sinking`). An op that is emitted `AGAIN` is computed again
+after each reduction with the attribute `rematerialize`. It is computed from a row that stays as it was loaded (`rematerialization`). Halide
+calls such a choice the `compute_at` of a value.
 
 An op has one of these at most: a pass leaves an op alone that has an attribute `emit` already.
 """

@@ -1,8 +1,8 @@
 """Operands A of wgmma that stay in registers during a loop, because every iteration reads the same tile.
 
-wgmma reads A from shared memory again in each iteration. If the instructions are narrow, they wait for shared memory: with 64 columns A
-takes as many cycles as B, and with 32 columns twice as many. The gradients of attention multiply the same keys and values, or queries and
-dout, in each iteration.
+wgmma reads A from shared memory again in each iteration. Narrow instructions wait for shared memory. With 64 columns A takes as many cycles
+as B, and with 32 columns twice as many. The gradients of attention multiply the same keys and values, or queries and dout, in each
+iteration.
 """
 
 from __future__ import annotations

@@ -245,9 +245,9 @@ class LayoutChoice:
                 self.layouts[root] = layout
 
     def propose_reductions(self) -> None:
-        """Proposes layouts for the results of reductions in loops. A reduction of a product (attention's row maxima) weighs as much as
-        a load of its result there: less than the loop's real loads, more than a store after it. The halves of a split product get a
-        proposal outside of loops, too. They are stored in fewer bits than the product has, and each warp keeps its own rows."""
+        """Proposes layouts for the results of reductions in loops. A reduction of a product weighs as much as a load of its result there:
+        less than the loop's real loads, more than a store after it. The halves of a split product get a proposal outside of loops, too.
+        They are stored in fewer bits than the product has, and each warp keeps its own rows."""
         for op, iterations in self.reductions:
             value, axis, views = op.args[0], op.attrs["axis"], []
             is_split = value.type.shape[axis] == 2
@@ -470,8 +470,8 @@ class LayoutChoice:
         )
 
     def costs_alike(self, op: Op, wanted: Layout) -> bool:
-        """Whether an access costs no more than in its own layout: a short store, a load that is issued once for neighbouring elements of a
-        thread at one address, or one from loaded addresses, which no order of the lanes makes consecutive."""
+        """Whether an access costs no more than in its own layout. It is a short store, or a load that is issued once for a thread's
+        neighbours at one address. Or its addresses were loaded, so that no order of the lanes makes them consecutive."""
         if is_short_store(op):
             return True
         if op.name != "load" or len(op.args[0].type.shape) != 1:

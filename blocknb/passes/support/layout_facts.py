@@ -67,7 +67,8 @@ def loads_little(op: Op, wanted: Layout, contiguity: int) -> bool:
 
 
 def exchanges(layout: Layout, axis: int) -> int:
-    """The warp shuffles of a thread that reduce a tile along an axis: for each of its lines, one per bit of the lanes that share it."""
+    """The number of warp shuffles of a thread that reduce a tile along an axis. Each of its lines takes one for each bit of the lanes that
+    share it."""
     mask = layout.dim_mask(axis)
     lines = 1 << sum(1 for x in layout.reg if x & ~mask)
     return lines * sum(1 for x in layout.lane if x & mask)

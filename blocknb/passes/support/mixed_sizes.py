@@ -40,8 +40,8 @@ class ProposedLayouts(Protocol):
 
 
 def widen_mixed(choice: ProposedLayouts) -> set[Layout]:
-    """Gives each group of tiles that no loop accesses the layout of its smaller elements, if that saves conversions of as many bytes as
-    the larger elements have. Returns these layouts."""
+    """Gives each group of tiles that no loop accesses the layout of its smaller elements. It does so if that saves conversions of at least
+    as many bytes as the larger elements have. Returns these layouts."""
     accesses: dict[Value, list[Op]] = {}
     for op, value in accessed_tiles(choice.func):
         if choice.anchored(value):

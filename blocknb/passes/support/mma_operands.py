@@ -64,7 +64,7 @@ class OperandBuffers:
 
     def plain(self, op: Op) -> list[Value]:
         """The buffers of the operands of a product by plain multiply-adds. Rows of A are swizzled. B is swizzled only if the code takes all
-        of K at once, because a loop along K moves from row to row of B by addition."""
+        of K at once. A loop along K moves from row to row of B by addition, which a swizzle does not allow."""
         buffers = []
         k = op.args[0].type.shape[1]
         whole = steps_at_once(op.result.type.layout.num_registers, k) == k

@@ -1,8 +1,8 @@
 """A model of how long an SM works on a program of a kernel that holds rows, for decisions that trade instructions for registers.
 
-A program waits for its rows, then computes. While one program computes, another one can wait, so `k` resident programs overlap. One
-program takes max(memory, compute, (memory + compute) / k) of an SM's time: the SM is limited by bandwidth, by instructions, or by
-programs that wait (Little's law). The last term falls with each further program, until one of the others is larger.
+A program waits for its rows, then computes. While one program computes, another one can wait, so `k` resident programs overlap. One program
+takes `max(memory, compute, (memory + compute) / k)` of an SM's time. The three terms stand for an SM that is limited by bandwidth, by
+instructions, or by programs that wait (Little's law). The last term falls with each further program, until one of the others is larger.
 
 The unit is an issue slot of one thread. The constants are ratios of data sheets, and stay near these values from A100 to H200.
 """
@@ -36,8 +36,8 @@ SPECIALS, ACCESSES = named("special_unit"), named("access")
 
 @dataclass(frozen=True)
 class Throughput:
-    """What a program of a kernel takes: `registers` per thread, of which `spilled` do not fit, `programs` that an SM holds, and issue slots
-    per thread of the `memory` and of the `instructions`."""
+    """The resources and the time of a program of a kernel. It takes `registers` per thread, of which `spilled` do not fit, and an SM holds
+    `programs` of them. `memory` and `instructions` are issue slots per thread."""
 
     registers: int
     spilled: int
@@ -52,8 +52,8 @@ class Throughput:
 
 
 def throughput(func: Func, target: Target, held: int, arriving: int, moved: int, instructions: int) -> Throughput:
-    """The throughput of a kernel, from four numbers per thread: registers that hold rows, registers of rows that are used as they arrive,
-    bytes of memory traffic, and instructions.
+    """The throughput of a kernel, from four numbers per thread. They are the registers that hold rows, the registers of rows that are used
+    as they arrive, the bytes of memory traffic, and the instructions.
 
     Values that exceed the registers of a thread are spilled: a store and a load each, which the L1 cache serves."""
     together = func.attrs.get("programs", 1)

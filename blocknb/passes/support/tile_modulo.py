@@ -1,7 +1,7 @@
 """Modulo of whole tiles: `(x + arange(0, n)) % m` is `x % m + arange(0, n)` if n divides x and m, and x is not negative.
 
-Rows that wrap around at the end of an array (how Triton's tutorial avoids a mask) are then contiguous rows, if the array ends with a
-tile. A launch knows whether it does: arguments by which a kernel takes `%` have specializations for multiples of 64, 128 and 256.
+Triton's tutorial avoids a mask by rows that wrap around at the end of an array. If the array ends with a whole tile, these rows are then
+contiguous. A launch knows whether it does: arguments by which a kernel takes `%` have specializations for multiples of 64, 128 and 256.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The choice of the number of warps where the user gives none (a heuristic, as in Triton's autotuner configurations).
 
 A few warps suffice for a row: a reduction among them is cheap, and each thread has several loads in flight. A tile that does not fit into
-the registers of a few warps needs more. The limits below come from measurements on an H200: softmax and norms over all `num_warps`, with
-rows of 256 to 32768 elements in fp32 and fp16. Other kernels get four warps, as in Triton.
+the registers of a few warps needs more. The limits below come from measurements on an H200. They cover softmax and norms over all
+`num_warps`, with rows of 256 to 32768 elements in fp32 and fp16. Other kernels get four warps, as in Triton.
 
 For products the accumulators decide, which stay in registers for the whole loop. Four warps hold 128 x 128 of them, eight hold 128 x 256.
 The results of many products in a block are not live together, so for these the liveness of tiles decides. On an H100, four gradient kernels
@@ -50,9 +50,10 @@ def choose_num_warps(func: Func, target: Target, notes: Notes) -> Func:
 
     When: neither the launch nor the decorator names `num_warps`.
 
-    What: a kernel that reduces rows gets one warp per 512 elements that a program loads, up to four, and up to eight if it loads several
-    such rows. A tile of more than 8192 elements gets one warp per 2048 elements, up to 16. A kernel with products gets four warps if their
-    results, or all tiles that are live at a time, fit into their registers. Otherwise it gets eight or 16. Every other kernel gets four.
+    What: a kernel that reduces rows gets one warp per 512 elements that a program loads. The limit is four warps, or eight if it loads
+    several such rows. A tile of more than 8192 elements gets one warp per 2048 elements, up to 16. A kernel with products gets four warps
+    if their results, or all tiles that are live at a time, fit into their registers. Otherwise it gets eight or 16. Every other kernel gets
+    four.
 
     Why: few warps reduce a row cheaply and keep several loads in flight per thread. Many warps are needed where a tile would not fit into
     registers.

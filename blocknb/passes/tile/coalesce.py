@@ -39,9 +39,8 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
 
     When: a kernel loads or stores tiles.
 
-    What: each thread takes a vector of up to 16 bytes along the axis with the longest runs of consecutive addresses, and neighbouring
-    threads take neighbouring vectors. Warps are placed along an axis that is not reduced, where there is one, so that each warp has whole
-    lines.
+    What: each thread takes a vector of up to 16 bytes along the axis with the longest runs of consecutive addresses. Neighbouring threads
+    take neighbouring vectors. Warps are placed along an axis that is not reduced, where there is one, so that each warp has whole lines.
 
     Why: memory serves a warp in 32-byte sectors, and one wide access costs less than several narrow ones.
 
@@ -126,8 +125,8 @@ def copied_by_tma(facts: affine.Facts, op: Op, target: Target, users: Mapping[Va
 
 
 def reduced_axes(func: Func) -> dict[tuple[int, ...], set[int]]:
-    """For each tile shape, the axes along which tiles of that shape are reduced. It omits axes along which all of them use the same
-    loaded line (the weights of a norm), because every warp with whole lines would load all of it."""
+    """For each tile shape, the axes along which tiles of that shape are reduced. It omits axes along which all of them use the same loaded
+    line, such as the weights of a norm. Otherwise every warp with whole lines would load all of it."""
     found: dict[tuple[int, ...], set[int]] = {}
     lines = {op.args[0].type.shape for op in func.ops() if op.name == "load"}
     for op in func.ops():

@@ -1,9 +1,10 @@
 """Loads of a loop's iteration are issued together, before its arithmetic (memory-level parallelism).
 
-ptxas schedules a basic block for few registers: it loads a vector, uses it, and loads the next one into the same registers. The thread
-then waits for the latency of memory once per vector. A scheduling barrier after the last load keeps all loads of the iteration in flight.
-The accumulators of such a loop leave enough registers for the loaded vectors. The same holds for a branch in a loop with products, whose
-loads no asynchronous copy replaces, and for straight code after a product, which computes on one tile and then loads the next one.
+ptxas schedules a basic block for few registers: it loads a vector, uses it, and loads the next one into the same registers. The thread then
+waits for the latency of memory once per vector. A scheduling barrier after the last load keeps all loads of the iteration in flight. The
+accumulators of such a loop leave enough registers for the loaded vectors. The same holds for a branch in a loop with products, if no
+asynchronous copy replaces its loads. It also holds for straight code after a product, which computes on one tile and then loads the next
+one.
 
 Fewer vectors need no barrier. ptxas aims at the most warps per SM, and keeps more loads in flight if it may take more registers
 (`.minnctapersm`).
@@ -62,15 +63,15 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
     loaded after a product that no loop contains. Or a kernel without loops reduces a tile of at least 32.
 
     What: the loads move to the head of the iteration or branch, or to the product, with their addresses and masks. Machine code issues all
-    of them before it uses the first one. After a product, 16 registers at most are loaded before it, and arrive while it runs. For two
-    vectors of a tile in a loop, for exponentials in a loop of few warps, and for tiles that a kernel without loops only reduces, ptxas may
-    take more registers.
+    of them before it uses the first one. After a product, 16 registers at most are loaded before it, and arrive while it runs. In three
+    cases ptxas may take more registers instead. They are two vectors of a tile in a loop, exponentials in a loop of few warps, and tiles
+    that a kernel without loops only reduces.
 
     Why: ptxas saves registers. It waits for a vector before it loads the next one into the same registers, and memory idles meanwhile.
 
-    Limits: a load stays where it is if its address was loaded in the iteration, or if the loop stores to its array. The loop stays as it
-    is if it waits for other programs, if it computes exponentials or logarithms and many warps are resident, or if the loads would take
-    too many registers.
+    Limits: a load stays where it is if its address was loaded in the iteration, or if the loop stores to its array. The loop stays as it is
+    if it waits for other programs, or if the loads would take too many registers. It also stays if it computes exponentials or logarithms
+    and many warps are resident.
 
     Before:
 

@@ -2,9 +2,9 @@
 
 An ordinary store first reads the line that it writes to (write allocate). For a result that no cache will still hold, a copy moves three
 bytes for each two that it needs. A non-temporal store writes the line as it is. This pass decides which stores may do so, and for which
-arrays (the attribute `nontemporal`, in bytes). Only the launch knows how large an array is and where its rows begin, so the code generator
-emits both kinds of stores, and a test for each row. Source: Intel 64 and IA-32 Architectures Optimization Reference Manual,
-"Non-temporal stores".
+arrays (the attribute `nontemporal`, in bytes). Only the launch knows how large an array is and where its rows begin. So the code generator
+emits both kinds of stores, and a test for each row. Source: Intel 64 and IA-32 Architectures Optimization Reference Manual, "Non-temporal
+stores".
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ def pointers(func: Func, target: Target, notes: Notes) -> Func:
 
     Why: a loop does one 64-bit addition per iteration instead of one per element, and `coalesce` can prove wider accesses.
 
-    Limits: a tile of pointers stays as it is if its increment differs among the elements, or if the pointers were loaded or selected
-    element by element. The offsets within a tile are assumed not to overflow their integer type.
+    Limits: a tile of pointers stays as it is if its increment differs among the elements. It also stays if the pointers were loaded or
+    selected element by element. The offsets within a tile are assumed not to overflow their integer type.
 
     Before:
 

@@ -26,8 +26,8 @@ SAFE = (2.0**-120, 2.0**120)  # divisors far from the limits of the range, so th
 def range_based_float_simplification(func: Func, target: Target, notes: Notes) -> Func:
     """Removes the scaling of divisions and exponentials whose operands cannot need it
 
-    When: an fp32 division has a divisor that is proved to be neither huge nor tiny, or an exponential's results below 2^-126 cannot
-    change anything that is stored.
+    When: the divisor of an fp32 division is proved to be neither huge nor tiny. Or results of an exponential below 2^-126 cannot change any
+    stored value.
 
     What: such a quotient becomes a product with one reciprocal, and such an exponential a single instruction. As in Triton, exp2 always is
     that instruction. Its results below 2^-126 are zero.

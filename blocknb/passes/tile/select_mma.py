@@ -1,7 +1,7 @@
 """Instruction selection for matrix products: mma.sync for every dot that `select_wgmma` has left without an instruction.
 
 The instructions are rows of `layouts.tables.MMA_TABLE`. A row fits if the target has it, the element types match, and the tile is no
-smaller than the instruction. The op keeps the choice: `instr` names the instruction, `layout` is that of the accumulator, and `warps` has
+smaller than the instruction. The op keeps the choice. `instr` names the instruction, and `layout` is that of the accumulator. `warps` has
 the numbers of warps that split M and N. Source: PTX ISA, "Warp-level matrix instructions".
 """
 
@@ -85,10 +85,10 @@ def select_mma(func: Func, target: Target, notes: Notes) -> Func:
 
 
 class DirectOperands:
-    """Finds the products of a function whose operand A each thread can load from global memory into its fragments: weights of 8 and 4
-    bits, which it converts on their way.
+    """Finds the products of a function whose operand A each thread can load from global memory into its fragments. These operands are
+    weights of 8 and 4 bits, which the thread converts after the load.
 
-    Such a product waits for memory, not for the tensor cores: it has few columns, and its loop has no stages (`pipelining.stages`), so that
+    Such a product waits for memory, not for the tensor cores, because it has few columns. Its loop has no stages (`pipelining.stages`), so
     no copy to shared memory runs ahead.
     """
 

@@ -36,8 +36,8 @@ def applies(func: Func, target: Target) -> bool:
 def select_wgmma(func: Func, target: Target, notes: Notes) -> Func:
     """Selects wgmma for every dot whose tile is large enough
 
-    When: the target is sm_90a, and a dot has at least 64 rows and operands in fp16, bf16, int8, 8-bit floats or, unless the kernel asks for
-    ieee precision, fp32.
+    When: the target is sm_90a, and a dot has at least 64 rows. Its operands are fp16, bf16, int8 or 8-bit floats, or fp32 unless the kernel
+    asks for ieee precision.
 
     What: four warps multiply together. Both operands come from shared memory, or the first one from registers, if another product computes
     it or it is fp32 stored along M.
