@@ -1,9 +1,9 @@
 """Facts about indices, addresses and masks, derived from linear forms.
 
-`analyze(func)` gives `Facts`, which computes its answers on demand and caches them: the linear `form` of an integer or pointer tile, its
-`root` argument, its `contiguity`, `divisibility` and `constancy` along an axis, its `stride` and its `range`. The form of a pointer is
-its offset in elements from its base. A loop-carried value whose yield is itself plus an invariant has the form `init + step * iteration`,
-as in LLVM's scalar evolution. The analysis names the value, computes the form of the yield, and compares.
+`analyze(func)` gives `Facts`, which computes its answers on demand and caches them. An integer or pointer tile has a linear `form`, a
+`root` argument, a `stride` and a `range`. Along an axis it has `contiguity`, `divisibility` and `constancy`. The form of a pointer is its
+offset in elements from its base. A loop-carried value whose yield is itself plus an invariant has the form `init + step * iteration`, as in
+LLVM's scalar evolution. The analysis names the value, computes the form of the yield, and compares.
 
 The assumptions are slightly weaker than Triton's: signed 32- and 64-bit arithmetic for addresses and masks does not overflow, and divisors
 are positive. Narrow and unsigned arithmetic may wrap. It has a form only if its range proves that it does not. `range` and `truth` never

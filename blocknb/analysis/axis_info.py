@@ -111,7 +111,8 @@ def _counting(facts: FunctionFacts, symbol: Symbol, axis: int, size: int) -> int
 
 
 def sign_constancy(facts: FunctionFacts, form: Form, axis: int, size: int) -> int:
-    """The largest group along an axis within which the sign of a form is constant: the form rises by less than a divisor of its start."""
+    """The largest group along an axis within which the sign of a form is constant. The form rises by less than a divisor of its start
+    there."""
     group = size
     while group > 1:
         rise = 0

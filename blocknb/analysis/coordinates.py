@@ -1,7 +1,8 @@
 """Assigns the uniform terms of an address to the coordinates of a TMA box.
 
 A term that the mask bounds belongs to the axis with that bound. Any other term belongs to the axis of the tile whose stride divides it. A
-term that fits neither axis, but has a parameter as a factor (the stride of a batch or a head), gets a further axis of the array.
+term may fit neither axis, but have a parameter as a factor, such as the stride of a batch or a head. It then gets a further axis of the
+array.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class CoordinateAssignment:
         return axis not in self.bounds.lower and not (changing and axis in self.bounds.upper)
 
     def harmless(self, part: Form) -> bool:
-        """Whether an existing axis may take a part: the part is never negative, or it has no parameter that could be the stride of its
+        """Whether an existing axis may take a part. The part is then never negative, or has no parameter that could be the stride of its
         own axis."""
         return not any(known_before(self.facts, s) for s in part.symbols()) or nonnegative(self.facts, part)
 

@@ -1,7 +1,7 @@
 """Side effects of an op and of the blocks nested in it: the memory it reads and writes, and the accesses that it orders.
 
-The op table states the effects of each op. This module adds what depends on the single op: a product that reads an operand from shared
-memory, a volatile load, a loop that may not terminate. The array behind a pointer is not known here, but in `affine`.
+The op table states the effects of each op. This module adds what depends on the single op. Examples are a product that reads an operand
+from shared memory, a volatile load, and a loop that may not terminate. The array behind a pointer is not known here, but in `affine`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Range analysis of floats (interval arithmetic), and the magnitude below which a float may be replaced by zero.
 
-`bounds` is an interval that holds every non-NaN element of a value. It ignores rounding; its users compare with limits far beyond
-rounding errors. It recognises that in `x - max(x)` some element of each slice is zero, so a sum of `exp(x - max(x))` is at least one.
-`invisible` looks from a value to its users. If a number is rounded to fp16, or added to a number that is at least one, it may be zero if
-it is small enough. Source: Moore, "Interval Analysis" (1966).
+`bounds` is an interval that holds every non-NaN element of a value. It ignores rounding; its users compare with limits far beyond rounding
+errors. It recognises that in `x - max(x)` some element of each slice is zero, so a sum of `exp(x - max(x))` is at least one. `invisible`
+looks from a value to its users. A small enough number may be replaced by zero if it is rounded to fp16, or added to a number that is at
+least one. Source: Moore, "Interval Analysis" (1966).
 """
 
 from __future__ import annotations

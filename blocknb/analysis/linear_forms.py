@@ -20,8 +20,8 @@ BIG = 1 << 30  # the divisibility of zero
 
 
 class Symbol(NamedTuple):
-    """An unknown. `kind` is DIM (`number` is the axis), ITERATION (the iteration number of loop `value`, from zero), COUNT (the number of
-    iterations of that loop) or VALUE.
+    """An unknown. `kind` is DIM, ITERATION, COUNT or VALUE. For DIM, `number` is the axis. ITERATION is the iteration number of loop
+    `value`, from zero, and COUNT the number of iterations of that loop.
 
     `axes[i]` is the axis of the tile that indexes axis i of an opaque tile, or -1 if that axis has size one; () for a uniform value.
     Symbols are equal if kind, number and axes are equal. Numbers are unique among values and loops.

@@ -1,7 +1,7 @@
 """Range analysis of integers (interval arithmetic), without assumptions about overflow.
 
 The interval of a linear form is the sum of its terms' intervals. It bounds the value only if the form is exact and the interval fits the
-type: a value congruent to a number that the type can hold is that number. Other ops have rules of their own. A comparison whose
+type. A value that is congruent to a number that the type can hold is that number. Other ops have rules of their own. A comparison whose
 difference has a known sign is decided here, which removes masks. Source: Moore, "Interval Analysis" (1966).
 """
 

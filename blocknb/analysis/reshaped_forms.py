@@ -15,7 +15,7 @@ PIECES = 1000  # numbers from here on name pieces instead of axes
 
 
 class Piece(NamedTuple):
-    """A run of index bits: its size, and where it lies in the old and the new shape (axis, and weight of one step of it)."""
+    """A run of index bits: its size, and its place in the old and the new shape. A place is an axis, and the weight of one step."""
 
     size: int
     old: int

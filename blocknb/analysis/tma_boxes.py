@@ -47,10 +47,10 @@ SIDES = ("rows", "columns")
 @dataclass(frozen=True)
 class TmaBox:
     """A box of an array. `root` is the pointer parameter. `dims`, `strides` (in elements) and `start`, the coordinates of the first
-    element, go from the outer to the inner axis; the innermost stride is 1 and left out. Dims and strides are scalars of the launch
-    (see `at_top`), starts are forms of the program (see `emit`). `axes`: the array's axis for each of the two axes of the tile that
-    have more than one element; the box has size one along the others. Values of the launch may have any sign: along a dim of zero or
-    less no element is inside, and the runtime makes no tensor map with a negative stride."""
+    element, go from the outer to the inner axis; the innermost stride is 1 and left out. Dims and strides are scalars of the launch (see
+    `at_top`), starts are forms of the program (see `emit`). `axes`: the array's axis for each of the two axes of the tile that have more
+    than one element; the box has size one along the others. Values of the launch may have any sign. Along a dim of zero or less no element
+    is inside, and the runtime makes no tensor map with a negative stride."""
 
     root: Value
     dims: tuple[Scalar, ...]
@@ -65,8 +65,8 @@ class TmaBox:
 
 def box_of(facts: Facts, op: Op, at: Op | None = None) -> TmaBox | str:
     """The box that a load or store of a tile moves, or the reason why there is none, as a phrase for a note. An access is refused if it is
-    volatile, if masked elements are not zero, or if its elements do not have 8, 16 or 32 bits. For an access that is not in the function,
-    `at` is the access of the function that it replaces."""
+    volatile, or if masked elements are not zero. Its elements must have 8, 16 or 32 bits. For an access that is not in the function, `at`
+    is the access of the function that it replaces."""
     try:
         return _BoxReader(facts, op, at or op).box()
     except NotABox as refused:

@@ -300,10 +300,10 @@ def _shuffle(origins: _Origins) -> Shuffle | None:
 def _stagger(origins: _Origins) -> tuple[list[int], list[int], list[int]] | None:
     """Lane -> source lane, lane -> source register and T, such that readers of one lane want one register.
 
-    A direction among lanes (a kernel vector of lane -> source lane) in which the source lane stays but its register
-    changes is in conflict. It is resolved by walking through the rounds along it, in a register bit of the target that
-    changes the source lane, or by turning to a replica in another lane. Each resolution uses up one independent
-    direction of source lanes. Every kernel vector has a lane bit of its own, its highest, which carries the change.
+    A direction among lanes (a kernel vector of lane -> source lane) in which the source lane stays but its register changes is in conflict.
+    There are two ways to resolve it. One walks through the rounds along it, in a register bit of the target that changes the source lane.
+    The other turns to a replica in another lane. Each resolution uses up one independent direction of source lanes. Every kernel vector has
+    a lane bit of its own, its highest, which carries the change.
     """
     lane_lane, lane_reg = list(origins.lane_lane), list(origins.lane_reg)
     late = [0] * len(lane_lane)
@@ -429,9 +429,9 @@ def _made_to_measure(source: Layout, target: Layout, element_bits: int) -> list[
 def _spread(one: Layout, other: Layout, vector: Sequence[int], common: int, element_bits: int) -> SharedLayout:
     """A buffer in which `vector` of one layout, of which the other knows the first `common` bits, lies contiguously.
 
-    The lanes that are served together on each side must differ in the low offset bits, those of one wavefront. Lane
-    bits that both sides have get one each. A lane bit of one side alone gets a high offset bit of its own and in the
-    low bits shares one with a lane bit of the other: this XOR is the swizzle.
+    The lanes that are served together on each side must differ in the low offset bits, those of one wavefront. Lane bits that both sides
+    have get one each. A lane bit of one side alone gets a high offset bit of its own. In the low bits it shares one with a lane bit of the
+    other side. This XOR is the swizzle.
     """
     low_bits = (1024 // element_bits).bit_length() - 1  # offset bits within the 128 bytes of a wavefront
 

@@ -1,8 +1,8 @@
 """Layouts: which thread holds which element of a tile, and in which of its registers.
 
-A tile has a power-of-two shape, so an element of it *is* a handful of bits: its row-major flat index. In a 4 x 8 tile
-the element (row 2, column 5) is index 21 = 0b10101, the low three bits are the column, the high two the row. The place
-where it lives is bits as well: a register number, a lane number (0..31) and a warp number.
+A tile has a power-of-two shape, so an element of it *is* a handful of bits: its row-major flat index. In a 4 x 8 tile the element (row 2,
+column 5) is index 21 = 0b10101. The low three bits are the column, the high two the row. The place where it lives is bits as well: a
+register number, a lane number (0..31) and a warp number.
 
 A layout says which element a place holds, by one rule: **every bit of the place contributes a fixed index, and contributions are XORed
 together.** So a layout is a list of ints, one per hardware bit. Take
@@ -21,8 +21,8 @@ What follows from the rule:
   thread would only be a waste, so register bits are independent of each other here, always.
 * Reshaping a tile leaves flat indices alone, so it leaves the layout alone. Transposing permutes index bits. Removing
   an axis (a reduction) clears and closes up the bits of that axis; a broadcast, read backwards, does the same.
-* "Where is element x?" is a linear system over GF(2), and moving data from one layout to another is the product of one
-  layout with the inverse of the other (see `convert`).
+* "Where is element x?" is a linear system over GF(2). Moving data from one layout to another is the product of one layout with the inverse
+  of the other (see `convert`).
 * Addresses split: index(warp, lane, register) = f(warp, lane) XOR g(register), and g is known when compiling. One
   address computation per thread serves all its registers.
 
@@ -160,8 +160,8 @@ class Layout:
 
     @property
     def replicated_lane_bits(self) -> int:
-        """A mask of lane bits such that the places with `lane & mask == 0` and `warp & replicated_warp_bits == 0` hold every element
-        exactly once: these threads own their elements, and only they store.
+        """A mask of lane bits. The places with `lane & mask == 0` and `warp & replicated_warp_bits == 0` hold every element exactly once.
+        These threads own their elements, and only they store.
 
         The bits outside of the mask are independent and span the tile.
         """
@@ -182,8 +182,8 @@ class Layout:
     def axis_bits(self, axis: int) -> tuple[int, int, int]:
         """Masks of the register, lane and warp bits that move along `axis`, which a reduction combines.
 
-        A bit that moves along the axis *and* elsewhere, or that repeats a move of an earlier bit, cannot be combined
-        by a tree or butterfly on that bit alone: ValueError. Layouts made by `tables` and edits of them never have one.
+        Raises ValueError for a bit that moves along the axis *and* elsewhere, or that repeats a move of an earlier bit. A tree or butterfly
+        on such a bit alone cannot combine it. Layouts made by `tables` and edits of them never have one.
         """
         mask = self.dim_mask(axis)
         moving = {"reg": 0, "lane": 0, "warp": 0}

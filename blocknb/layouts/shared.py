@@ -6,8 +6,8 @@ tile stored row after row has its columns in few banks. A *swizzle* XORs the pos
 that columns, too, spread over all banks. Layouts are linear over XOR, so a swizzled buffer is again a list of ints: the offset that each
 bit of the element's index contributes.
 
-The trick is that conflicts need no simulation. Lanes reach words by a linear map and words reach banks by a linear map,
-so every bank that is hit is hit by equally many words: 2 ** (rank of the words - rank of the banks).
+The trick is that conflicts need no simulation. Lanes reach words by a linear map, and words reach banks by a linear map. So every bank that
+is hit is hit by equally many words: `2 ** (rank of the words - rank of the banks)`.
 """
 
 from __future__ import annotations
@@ -230,9 +230,9 @@ class MatrixAccess:
     4 (l % 4) + 3 of row l / 4. With `trans` it gets the 16-bit elements of rows 2 (l % 4) and 2 (l % 4) + 1 in column l / 4 (PTX ISA,
     ldmatrix).
 
-    The row that a lane addresses starts at the element with flat index (XOR of `lane` and `warp` over the set bits of
-    its lane and warp) XOR `steps[j].base`. `steps[j].registers[i]` are the layout's registers in the 32-bit register i,
-    low bits first. `wavefronts` counts all instructions of one warp.
+    The row that a lane addresses starts at an element whose flat index is an XOR of three parts. They are `lane` over the set bits of its
+    lane, `warp` over the set bits of its warp, and `steps[j].base`. `steps[j].registers[i]` are the layout's registers in the 32-bit
+    register i, low bits first. `wavefronts` counts all instructions of one warp.
     """
 
     count: int
@@ -253,8 +253,8 @@ class MatrixStep:
 
 @dataclass(frozen=True)
 class _MatrixBits:
-    """Which bits of a layout do what in an instruction: `packed` register bits lie within a 32-bit register, `rows` are
-    the indices between the rows of a matrix, `free` register bits go from matrix to matrix."""
+    """The roles of a layout's bits in an instruction. `packed` register bits lie within a 32-bit register, and `free` register bits go from
+    matrix to matrix. `rows` are the indices between the rows of a matrix."""
 
     trans: bool
     packed: tuple[int, ...]

@@ -1,15 +1,15 @@
 """The hardware as data: blocked layouts, and the fragments of the tensor-core instructions.
 
 A layout assigns index bits to hardware bits. `_BitAssignment` keeps, for every axis, the index bits that are still free. A list of steps
-(where, axis, how many) takes them, low bit first: "two register bits from axis 1, three lane bits from axis 1, two from axis 0, ...". A
-blocked layout is such a list. So is an mma.sync fragment, whose steps are a row of the table below (PTX ISA, "Matrix fragments for
-mma.m16n8k..."), followed by steps that repeat the fragment over the tile.
+(where, axis, how many) takes them, low bit first. An example is "two register bits from axis 1, three lane bits from axis 1, two from axis
+0, ...". A blocked layout is such a list. So is an mma.sync fragment. Its steps are a row of the table below (PTX ISA, "Matrix fragments for
+mma.m16n8k..."), and then steps that repeat the fragment over the tile.
 
 Order of the repetitions. The low register bits of a thread are the registers of one fragment in the order in which the instruction names
-them (a0, a1, ...). Above them come the repetitions along the fragment's own inner axis (K for both operands, N for the accumulator), then
-those along the other axis (M or N). An accumulator then has its registers in the order of operand A of a following product, so attention's
-P needs no conversion. Warps split a tile into contiguous parts: first M, then N; operands are replicated over the warps that split the
-other axis.
+them (a0, a1, ...). Above them come the repetitions along the fragment's own inner axis, which is K for both operands and N for the
+accumulator. Those along the other axis (M or N) follow. An accumulator then has its registers in the order of operand A of a following
+product, so attention's P needs no conversion. Warps split a tile into contiguous parts: first M, then N; operands are replicated over the
+warps that split the other axis.
 """
 
 from __future__ import annotations
@@ -138,10 +138,10 @@ def lines_within_warps(layout: Layout, axis: int) -> Layout:
 def for_scan(layout: Layout, axis: int) -> Layout:
     """The most similar layout for a scan along `axis`: a line is within one warp, or each warp has a consecutive part of it.
 
-    Bits on the axis move along it alone, and no two by the same distance. A warp bit on the axis changes places with an idle lane bit,
-    or with a register bit of another axis, but for the bits of the vectors that a thread loads. If warp bits are left, they become the
-    highest bits of the axis, and the others keep their order. Warps repeat the work on a tile of so few elements that an exchange
-    between them would take longer.
+    Bits on the axis move along it alone, and no two by the same distance. A warp bit on the axis changes places with an idle lane bit, or
+    with a register bit of another axis. The register bits of the vectors that a thread loads keep their place. If warp bits are left, they
+    become the highest bits of the axis, and the others keep their order. Warps repeat the work on a tile of so few elements that an
+    exchange between them would take longer.
     """
     mask = layout.dim_mask(axis)
     layout = _untangled(layout, axis)
@@ -268,8 +268,8 @@ def choose_warps(
     """How many warps split M and how many N of an accumulator tile; their product is `num_warps`.
 
     Minimises the rows plus columns that a warp reads from shared memory for each k. Warps share no work while there are enough fragments.
-    On a tie more warps go along M. `rows_only` puts all warps along M while M lasts, which suits a product whose rows are reduced, or whose
-    result is operand A of another product.
+    On a tie more warps go along M. `rows_only` puts as many warps as possible along M. That suits a product whose rows are reduced, or
+    whose result is operand A of another product.
     """
     least_m, least_n = (instruction.m, instruction.n) if instruction else (1, 1)
     m, n = shape

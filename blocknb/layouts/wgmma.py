@@ -166,7 +166,7 @@ class Operand:
 
 
 def buffer(shape: Sequence[int], element_bits: int, side: int, mn_major: bool, part: int) -> SharedLayout:
-    """The layout of a buffer for operand A (side 0) or B (side 1), of which a warpgroup reads `part` rows of A or columns of B."""
+    """The layout of a buffer for operand A (side 0) or B (side 1). A warpgroup reads `part` rows of A or columns of B."""
     axis = side if mn_major else 1 - side
     limit = min(128, part * element_bits // 8) if mn_major else 128
     return swizzled(shape, element_bits, (axis, 1 - axis), limit)

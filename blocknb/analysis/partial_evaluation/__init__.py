@@ -1,5 +1,6 @@
-"""Partial evaluation of a launch: computes what scalars, grid and program ids determine, without the arrays (Jones, Gomard, Sestoft,
-"Partial Evaluation and Automatic Program Generation", 1993).
+"""Partial evaluation of a launch: computes what scalars, grid and program ids determine, without the arrays.
+
+Source: Jones, Gomard, Sestoft, "Partial Evaluation and Automatic Program Generation" (1993).
 
 `evaluator.PartialEvaluator` walks a Func of any level for a batch of programs. It computes only the values that a client asks for, and
 those on which bounds and conditions depend. Values are factored tiles (`factored_tiles`) or `Unknown`, with the reason. It reports each

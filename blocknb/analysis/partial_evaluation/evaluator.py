@@ -1,8 +1,8 @@
 """The walk of a partial evaluation: control flow, program ids, and the events of batches of programs.
 
 A batch is a set of programs that take the same path. Where they take different branches, or loops of different lengths, the evaluator
-splits the batch and joins the results. The masks of a block are computed before its loops, because the mask of a store after a loop tells
-which elements inside the loop are needed. `Policy` says what happens where a bound or a condition depends on loaded data.
+splits the batch and joins the results. The masks of a block are computed before its loops. The mask of a store after a loop tells which
+elements inside the loop are needed. `Policy` says what happens where a bound or a condition depends on loaded data.
 """
 
 from __future__ import annotations
