@@ -1,7 +1,7 @@
 """Names of a package that are imported when they are first used (PEP 562).
 
-An import of the modules in the package's `__init__` would let two threads deadlock: one that imports the package, and one that imports a
-module of it.
+If the package's `__init__` imported its modules, two threads could deadlock: one that imports the package, and one that imports a module of
+it.
 """
 
 from __future__ import annotations

@@ -74,8 +74,8 @@ def compile_cuda(
 
     `opt` is how hard LLVM optimises, `select` how hard its back end does (as `opt` if None).
 
-    The future raises CompilerBug (LLVM text that is wrong, ptxas that refuses), Unsupported (no such instruction on the
-    target) or OutOfResources (ptxas counts too much shared memory).
+    The future raises CompilerBug if LLVM text is wrong or ptxas refuses it. It raises Unsupported if the target lacks an instruction, and
+    OutOfResources if ptxas counts too much shared memory.
     """
     tool = tool or find_ptxas(target)
     job = {"kind": "cubin" if tool else "ptx", "text": text, "opt": opt, "llvm": llvm}
@@ -363,8 +363,8 @@ def _ptxas_error(log: str, target: str, ptx: str) -> KernelError:
 
 
 def inline_place(ptx: str, line: int) -> tuple[int, int] | None:
-    """Line and column in the kernel of the inline assembly at a line of PTX, or right above: a text without its last semicolon is refused
-    where the next instruction begins."""
+    """Line and column in the kernel of the inline assembly at a line of PTX, or right above it. ptxas refuses a text without its last
+    semicolon only where the next instruction begins."""
     lines = ptx.split("\n")[:line]
     begin = max((i for i, text in enumerate(lines) if text.strip() == "// begin inline asm"), default=-1)
     if begin < 0:

@@ -1,10 +1,10 @@
 """The form in which machine code writes prints, failed assertions and faulty accesses, and `decode`, which reads it.
 
-A report is one block of 64-bit words. It begins with a counter for each kind of record. Then comes a region of records for each kind: a
-short one for faults, since the first ones suffice, and a long one for prints. A thread takes a number from the counter and, if there is
-room, writes the record of that number, so the counters show how many records were lost. To use a report again, zero its counters. A record
-has four words: site and event, program x and y, program z and element, and a value. The value is printed or breaks a hint (the bits of one
-element), or it is the offset of an access (in elements from the pointer that was passed).
+A report is one block of 64-bit words. It begins with a counter for each kind of record. Then comes a region of records for each kind. That
+for faults is short, since the first ones suffice, and that for prints is long. A thread takes a number from the counter and, if there is
+room, writes the record of that number. So the counters show how many records were lost. To use a report again, zero its counters. A record
+has four words: site and event, program x and y, program z and element, and a value. The value has the bits of an element that is printed or
+that breaks a hint. Or it is the offset of an access, in elements from the pointer that was passed.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from blocknb.target import Target
 
 
 class SassLine(NamedTuple):
-    """One line of code: its text, the source line and file it came from (None if it says none), and for inlined code the
-    (file, line) of each call around it, innermost first."""
+    """One line of code: its text, and the source line and file it came from (None if it says none). For inlined code it has the (file,
+    line) of each call around it, innermost first."""
 
     text: str
     line: int | None = None

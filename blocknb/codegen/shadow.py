@@ -3,7 +3,7 @@
 The context is a block of 64-bit words that the launch fills in: where the cells lie, and the arrays that have cells (regions). Without
 vector clocks, a cell of a plane has the least and the greatest key of a program and site that noted the action there. Both only grow (the
 least one as a complement), so the result does not depend on the order of the programs. With vector clocks, the plane of stores has the last
-store, and each other plane a row per program, as FastTrack has it (Flanagan and Freund, PLDI 2009).
+store, and each other plane has a row per program. That is the form of FastTrack (Flanagan and Freund, PLDI 2009).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs ptxas and nvdisasm for a worker: `run_tool` starts one, and a `WaitingTool` is one that was started before its input exists.
 
-Half of the time of ptxas on a small kernel is its start: it relocates 50 MB and fills its tables before it opens its input. A `WaitingTool`
+On a small kernel, ptxas needs half of its time to start. It relocates 50 MB and fills its tables before it opens its input. A `WaitingTool`
 does that while the worker is idle or LLVM runs, and then waits for the input on a pipe. `worker.py` is a script that imports this file from
 its own folder, so this file imports nothing of blocknb.
 """

@@ -1,9 +1,9 @@
 """Finds NVIDIA's ptxas and nvdisasm, and parses the log of ptxas.
 
-Candidates in order: the one a person names (`BLOCKNB_PTXAS`, `BLOCKNB_NVDISASM`), those that pip installed, the one on PATH, the
-one of a CUDA toolkit, and a named second one (`BLOCKNB_PTXAS12`). The first that is new enough (for the PTX we write) and not too
-new (13 dropped sm_70) wins. The names of dist-info folders give the versions of pip's tools,
-so this module starts no process for them. It runs a system's tool once to get its version.
+Candidates, in order, are the tool that a person names (`BLOCKNB_PTXAS`, `BLOCKNB_NVDISASM`), those that pip installed, and the one on PATH.
+The one of a CUDA toolkit, and a second named one (`BLOCKNB_PTXAS12`), follow. The first one that is new enough for the generated PTX, and
+not too new (13 dropped sm_70), is used. The names of dist-info folders give the versions of pip's tools, so this module starts no process
+for them. It runs a system's tool once to get its version.
 """
 
 from __future__ import annotations

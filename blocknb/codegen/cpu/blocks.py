@@ -116,9 +116,9 @@ class BlockEmitter(VersionPart):
     def _choose(self, value: Value, loop: int | None, node: FusionNode) -> ScratchBuffer:
         """Chooses the buffer for a value of a node whose vectors run along `loop`.
 
-        The first candidate is the buffer of the enclosing loop's carried value (`targets`), if no later op reads the old value. Then come a
-        buffer in the microkernel's order, if only dots read the value, the buffer of an operand whose last reader is this node, and a new
-        buffer.
+        The first candidate is the buffer of the enclosing loop's carried value (`targets`), if no later op reads the old value. The next
+        one is a buffer in the microkernel's order, if only dots read the value. Then come the buffer of an operand whose last reader is
+        this node, and a new buffer.
         """
         scope, tiles = self.tiles.scope, self.tiles
         index = identity(value.type.shape)

@@ -3,8 +3,8 @@
 Tiles are of three sorts. A *recomputed* tile (index arithmetic, splats, shape changes of those) is computed again wherever it is used,
 and never stored. A *view* is a shape change of a stored tile and costs nothing. A node of the fusion graph *stores* every other tile.
 
-An `Index` describes how the enclosing loops index a value: for each axis the number of the loop, or None for an axis of size one. Loops are
-numbered as the axes of the loop nest's shape, without those of size one.
+An `Index` describes how the enclosing loops index a value. For each axis it has the number of the loop, or None for an axis of size one.
+Loops are numbered as the axes of the loop nest's shape, without those of size one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Operator fusion: decides which tile operations share a loop nest, and orders the nodes of a block.
 
-A node is a group of elementwise operations, loads, stores and reductions of one shape, which becomes one loop nest, or a single
-operation (dot, control flow, scalars). An operation joins the latest group that allows it. The group must produce each operand at the
-index at which the operation needs it. No access may pass another that may alias it, and no cycle may arise (ancestor sets are bit
-masks). The graph assumes that two arguments do not overlap, and records the assumption, which the kernel tests when it is entered.
-Source of the technique: Megiddo & Sarkar, "Optimal weighted loop fusion for parallel programs" (SPAA 1997); the choice here is greedy.
+A node is a group of elementwise operations, loads, stores and reductions of one shape, which becomes one loop nest. Or it is a single
+operation (dot, control flow, scalars). An operation joins the latest group that allows it. The group must produce each operand at the index
+at which the operation needs it. No access may pass another that may alias it, and no cycle may arise (ancestor sets are bit masks). The
+graph assumes that two arguments do not overlap, and records the assumption, which the kernel tests when it is entered. Source of the
+technique: Megiddo & Sarkar, "Optimal weighted loop fusion for parallel programs" (SPAA 1997); the choice here is greedy.
 """
 
 from __future__ import annotations

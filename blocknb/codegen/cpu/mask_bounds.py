@@ -1,6 +1,6 @@
 """Loop bounds from masks: the loop covers the row, not the padded tile.
 
-Tiles are powers of two and rows are not, so up to half of a tile is padding: masked loads fill it with one value (`other`). Elementwise ops
+Tiles are powers of two and rows are not, so up to half of a tile is padding. Masked loads fill it with one value (`other`). Elementwise ops
 compute one value from one value, so all padding of a tile is equal. A loop over a row therefore stops where the last mask ends (`end`), and
 the code computes the padding once, as a scalar. A reduction includes the padding once, if further copies would not change its result (zero,
 for a sum). Otherwise the loop runs to the end of the tile. A tile in scratch stays unwritten beyond `end`, and a node that reads further

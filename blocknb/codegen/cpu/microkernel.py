@@ -1,8 +1,8 @@
 """`dot` as a register microkernel over tiles in scratch.
 
-A tile of MR x NR accumulators stays in vector registers while k runs. At each k, one row of B is loaded as vectors, and each of the MR
-elements of A's column is broadcast and multiplied into it. B is stored in panels of NR columns, so its rows are contiguous; the loop that
-makes B writes the panels. A may have any strides, because its elements are read one at a time. Tiles are powers of two, so NR is too.
+A tile of MR x NR accumulators stays in vector registers while k runs. At each k, the code loads one row of B as vectors. It broadcasts each
+of the MR elements of A's column, and multiplies it with the row. B is stored in panels of NR columns, so its rows are contiguous; the loop
+that makes B writes the panels. A may have any strides, because its elements are read one at a time. Tiles are powers of two, so NR is too.
 Two vectors and 8 rows take 16 of the 32 registers of AVX-512 or NEON; two vectors and 4 rows take 8 of the 16 of AVX2. Both have more
 accumulators than the latency of a fused multiply-add in cycles. Source: Goto & van de Geijn, "Anatomy of High-Performance Matrix
 Multiplication" (ACM TOMS 2008).

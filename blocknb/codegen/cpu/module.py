@@ -4,9 +4,9 @@ The module exports one function, `entry(chunk, limit, total, grid, arguments, sc
 a counter in `status`, until all `total` are taken or the counter has reached `limit`. Any number of threads may call it at once and share
 the work. Axis 0 of the grid runs fastest. Between programs, and in loops of many iterations, the code tests a stop flag.
 
-Arguments are 64-bit words: three for a pointer (address, lower and upper bound of the bytes that may be touched), one for a number (fp16
-and bf16 as the bits of an fp32). Loop nests are fused as if different arguments did not overlap. Where that matters, the kernel is
-compiled a second time without the assumption, and `entry` chooses a version by the bounds.
+Arguments are 64-bit words. A pointer takes three: its address, and the lower and upper bound of the bytes that may be touched. A number
+takes one; fp16 and bf16 are the bits of an fp32. Loop nests are fused as if different arguments did not overlap. Where that matters, the
+kernel is compiled a second time without the assumption, and `entry` chooses a version by the bounds.
 """
 
 from __future__ import annotations

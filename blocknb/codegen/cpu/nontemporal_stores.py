@@ -1,9 +1,8 @@
 """Emits non-temporal stores, which bypass the cache, for the rows that may use them (see the pass `nontemporal_stores`).
 
-Stores of a row bypass the cache if all of them have the attribute `nontemporal`, because an ordinary store in between would make the
-others wait for its line. Size and alignment are known at run time only: the arrays have as many bytes as the attributes say, and the row
-begins and ends with a unit of such stores. The unit is 16 bytes, the alignment of large NumPy arrays; the processor combines units into
-lines.
+Stores of a row bypass the cache if all of them have the attribute `nontemporal`. An ordinary store in between would make the others wait
+for its line. Code tests size and alignment at run time. The arrays must have as many bytes as the attributes say, and the row must begin
+and end with a unit of such stores. The unit is 16 bytes, the alignment of large NumPy arrays; the processor combines units into lines.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The status block of a launch, and the code that reads and writes it: the stop flag, and the first violation.
 
-The block holds 64-bit words: a stop flag, the first violation (and a value that breaks a hint), a bit for each read-only argument, and the
-addresses of the report (see `codegen.report`) and of the context of shadow memory (see `codegen.shadow`). The counter of programs has a
-cache line of its own.
+The block holds 64-bit words. They are a stop flag, the first violation (and a value that breaks a hint), and a bit for each read-only
+argument. Two further words are the addresses of the report (see `codegen.report`) and of the context of shadow memory (see
+`codegen.shadow`). The counter of programs has a cache line of its own.
 """
 
 from __future__ import annotations

@@ -166,8 +166,8 @@ class TileBuffers:
     # -- reuse -----------------------------------------------------------------------------------------------------------
 
     def reusable_buffer(self, value: Value, reader: Sequence[Op]) -> ScratchBuffer | None:
-        """The buffer of a value, if `reader` may write its result there: it is the last reader, and reads at the index at which it writes.
-        Else None."""
+        """The buffer of a value, if `reader` may write its result there, else None. It must be the last reader, and read at the index at
+        which it writes."""
         scope, buffer = self.scope, self.buffers.get(value)
         if buffer is None or value not in scope.local or buffer.panel is not None:
             return None

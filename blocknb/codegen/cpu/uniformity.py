@@ -1,9 +1,9 @@
 """Uniformity analysis: how a value varies along the vector loop.
 
-A value is uniform (one value for the row), strided (a scalar base plus a constant step per position), a prefix of true lanes, a stored
-tile, or varying. Index arithmetic is not computed in vectors. Most offsets are strided and most masks are prefixes, so their scalars are
-computed once per row. Contiguous accesses and loop bounds follow from these forms. The terms are those of
-ispc (Pharr & Mark, "ispc: A SPMD compiler for high-performance CPU programming", 2012); LLVM's scalar evolution finds similar forms.
+A value is uniform (one value for the row), or strided (a scalar base plus a constant step per position). Otherwise it is a prefix of true
+lanes, a stored tile, or varying. Index arithmetic is not computed in vectors. Most offsets are strided and most masks are prefixes, so
+their scalars are computed once per row. Contiguous accesses and loop bounds follow from these forms. The terms are those of ispc (Pharr &
+Mark, "ispc: A SPMD compiler for high-performance CPU programming", 2012); LLVM's scalar evolution finds similar forms.
 
 Signed 32- and 64-bit arithmetic that feeds an address or a mask is assumed not to overflow within a tile, as in `analysis.affine`.
 Narrow and unsigned arithmetic may wrap, and its results are not strided. The remainder of a strided value by `n` (a matmul's offsets

@@ -1,9 +1,9 @@
 """Lowers atomics: one predicated instruction for each element that a thread owns, or for a vector of sums.
 
-Some operations have no instruction. The maximum of floats compares their bits: as a signed maximum if the new value is positive, and as an
+Some operations have no instruction. The maximum of floats compares their bits. It is a signed maximum if the new value is positive, and an
 unsigned minimum if it is negative. Below sm_90, bf16 is added in a loop of compare-and-swap. If a thread executes several atomics, one
-fence before and one after order them, which costs less than ordering each. If the result is unused, the instruction is `red`, which
-returns no value. (PTX ISA: atom, red, fence.)
+fence before and one after order them, which costs less than ordering each. If the result is unused, the instruction is `red`, which returns
+no value. (PTX ISA: atom, red, fence.)
 """
 
 from __future__ import annotations

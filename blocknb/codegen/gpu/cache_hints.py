@@ -1,8 +1,8 @@
 """Hints for the L2 cache: which lines it replaces first (PTX ISA, "Cache eviction priority hints").
 
-A matrix that a kernel streams through once should not push out what the next kernel reads, and lines that were modified before must be
-written to memory when they are pushed out. With `evict_first` the cache replaces lines of the streamed matrix itself. A policy is a number
-of 64 bits. `createpolicy.fractional` with a fraction of 1.0 makes the same numbers (CUTLASS, `TMA::CacheHintSm90`).
+A matrix that a kernel reads once should not push out lines that the next kernel reads. Besides, modified lines must be written to memory
+when they are pushed out. With `evict_first` the cache replaces lines of the streamed matrix itself. A policy is a number of 64 bits.
+`createpolicy.fractional` with a fraction of 1.0 makes the same numbers (CUTLASS, `TMA::CacheHintSm90`).
 """
 
 from __future__ import annotations

@@ -94,8 +94,8 @@ class OuterProducts:
 
 
 class OperandPlaces:
-    """Which row of A or column of B an element of the result needs. With `stacked` matrices below each other in B, of `size` elements
-    together, a coordinate of B is the distance of the column's first element in memory."""
+    """Which row of A or column of B an element of the result needs. B may have `stacked` matrices below each other, of `size` elements
+    together. Then a coordinate of B is the distance of the column's first element in memory."""
 
     def __init__(self, layout: Layout, axis: int, stacked: int = 1, size: int = 0):
         self.axis, self.mask, self.low = axis, layout.dim_mask(axis), layout.dim_bits(axis).start
@@ -156,8 +156,8 @@ class SharedOperand:
         return [text.emit(f"extractelement <{width} x {kind}> {loaded}, i32 {i}") for i in range(width)]
 
     def advanced(self, pointer: str, distance: str) -> str:
-        """A pointer that many bytes further. Along a row of A, the distance within 128 bytes, the period of the swizzle, is added by XOR:
-        these bits of the row's address hold nothing but the swizzle, because a buffer starts at a multiple of 128 bytes."""
+        """A pointer that many bytes further. Along a row of A, the distance within 128 bytes, the period of the swizzle, is added by XOR.
+        These bits of the row's address hold only the swizzle, because a buffer starts at a multiple of 128 bytes."""
         text = self.text
         if self.axis == 0:
             place = text.emit(f"ptrtoint ptr addrspace(3) {pointer} to i32")

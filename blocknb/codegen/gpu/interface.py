@@ -1,7 +1,7 @@
 """The launch interface of a kernel: its own parameters, then the hidden ones.
 
-The hidden parameters are the report and the extents of arrays (see `reports`), the context of shadow memory (see `shadow`), the grid of
-a persistent kernel, and tensor maps (see `tma`).
+The first hidden parameters are the report and the extents of arrays (see `reports`), and the context of shadow memory (see `shadow`). The
+grid of a persistent kernel and tensor maps (see `tma`) follow.
 """
 
 from __future__ import annotations

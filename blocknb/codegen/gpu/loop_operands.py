@@ -1,8 +1,8 @@
 """Operands A of wgmma in registers, and why they stay in their registers until the end of a loop.
 
-ptxas before CUDA 13.1 loses track of an operand that is computed before a loop, if the loop waits for an mbarrier after the wgmma that
-reads it. The rest of the loop then overwrites its registers, and the next iteration multiplies other numbers. A use after the loop prevents
-this. It is a store that never runs, because its condition never holds.
+ptxas before CUDA 13.1 loses track of an operand that is computed before a loop. This happens if the loop waits for an mbarrier after the
+wgmma that reads the operand. The rest of the loop then overwrites its registers, and the next iteration multiplies other numbers. A use
+after the loop prevents this. It is a store that never runs, because its condition never holds.
 """
 
 from __future__ import annotations

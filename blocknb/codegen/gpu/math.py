@@ -1,9 +1,9 @@
 """Elementwise ops on one value: the GPU's instruction for each row of the op table.
 
 The GPU adds and multiplies fp16 natively. Other ops on fp16, and all on bf16, compute in fp32 and round once, as the op table says.
-Division and the transcendental functions of fp32 use the hardware's approximations where their error is within two units in the last place
-(CUDA C++ Programming Guide, mathematical functions). The others, and fp64, are the polynomials of `codegen.scalar_math.elementary`, which
-the CPU uses, too.
+Division and the transcendental functions of fp32 use the hardware's approximations if their error is within two units in the last place.
+Source: CUDA C++ Programming Guide, mathematical functions. The others, and fp64, are the polynomials of `codegen.scalar_math.elementary`,
+which the CPU uses, too.
 """
 
 from __future__ import annotations

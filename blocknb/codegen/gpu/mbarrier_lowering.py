@@ -37,8 +37,7 @@ class Mbarriers(OpLowering):
         return text.in_block(("mbarrier", number), indexed), self.buffers.offsets[barriers]
 
     def by_one(self, *instructions: Instruction, each: bool = False) -> None:
-        """Opens a branch that one thread takes: the only thread of its role, or the first of the consumer group, or the first of `each`
-        warp."""
+        """Opens a branch that one thread takes: the only one of its role, the first of the consumer group, or the first of `each` warp."""
         text, alone = self.text, self.threads.alone
         doing, done = text.new_label("one"), text.new_label("all")
         if not alone:

@@ -24,14 +24,14 @@ MANY_LOOPS = 48
 
 @dataclass(frozen=True)
 class GpuModule:
-    """LLVM text and how to launch it: the kernel's name (`entry`), bytes of dynamic shared memory, threads per program (along a CTA's x
-    axis), and how many programs a CTA may have (along its y axis).
+    """LLVM text and how to launch it. It has the kernel's name (`entry`), the bytes of dynamic shared memory, and the threads per program
+    (along a CTA's x axis). It also says how many programs a CTA may have (along its y axis).
 
     Hidden parameters follow the kernel's own, in this order. If it `reports`: the report (see `report`). For each argument in `extents`:
     the lowest address of its array, and within how many bytes from there an element may begin. If it is `persistent`: the grid of the
-    launch (x, y, z: i32), since the hardware's grid has as many CTAs as fit, along x, in clusters of `cluster` CTAs. Last come the tensor
-    maps (`maps`). Records refer to `sites`. `notes` record decisions about long kernels, and `select` is the optimization level of
-    LLVM's back end (see `llvm.compile_cuda`).
+    launch (x, y, z: i32). The hardware's grid then has as many CTAs as fit, along x, in clusters of `cluster` CTAs. Last come the tensor
+    maps (`maps`). Records refer to `sites`. `notes` record decisions about long kernels, and `select` is the optimization level of LLVM's
+    back end (see `llvm.compile_cuda`).
     """
 
     text: str

@@ -1,6 +1,6 @@
 """Lowers flips and gathers.
 
-A flip reads each element from a position that is known at compile time: another register, another lane by a butterfly shuffle, or
+A flip reads each element from a position that is known at compile time. That is another register, another lane by a butterfly shuffle, or
 (across warps) a buffer in shared memory. A gather reads from a buffer at an index that is known only at run time.
 """
 

@@ -42,8 +42,8 @@ class PieceLoops(KernelPart):
             emit(registers[:count])
 
     def has_equal_pieces(self, op: Op) -> bool:
-        """Whether adding to the index turns a piece into the next one: all tiles that are streamed for `op` have one layout and rank one,
-        and are computed from indices, scalars and loads."""
+        """Whether adding to the index turns a piece into the next one. All tiles that are streamed for `op` must have one layout and rank
+        one. They must be computed from indices, scalars and loads."""
         made, defs = made_for(op, self.streamed), self.streamed
         layouts = {v.type.layout for v in made}
         if len(layouts) != 1 or len((layout := next(iter(layouts))).shape) != 1:

@@ -1,8 +1,8 @@
 """Makes registers forget what is computed again after a reduction (see the pass `rematerialization`).
 
 An op with `emit="again"` is emitted where its result is asked for, and forgotten after each reduction with `rematerialize`. ptxas would
-find the first results and keep them. It does not know that n * (n + 1) is even: after a reduction the words of a loaded row are joined with
-the last bit of such a product, one instruction for two elements.
+find the first results and keep them. It does not know that `n * (n + 1)` is even. So after a reduction, the code combines the words of a
+loaded row with the last bit of such a product. That takes one instruction for two elements.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Lowers what a kernel reports: records in a buffer that the launch reads afterwards.
 
 The kernel gets the buffer, and in checked mode the extents of arrays, as hidden parameters after its own. A fault must not trap, since a
-trap destroys the context, and printing must not go to the output of the process, which no notebook shows. (With `debug="trap"` a failed
-assertion does both, as in CUDA. The launch then needs no buffer, and the host does not wait for the kernel.) A thread that owns an element
-to report takes a record's number from a counter, in a function that is not inlined. The reader restores the order by the *event*: the
-number of reports that the program has made so far, which is the same in all of its threads.
+trap destroys the context. Prints must not go to the output of the process, which no notebook shows. (With `debug="trap"` a failed assertion
+does both, as in CUDA. The launch then needs no buffer, and the host does not wait for the kernel.) A thread that owns an element to report
+takes a record's number from a counter, in a function that is not inlined. The reader restores the order by the *event*. It is the number of
+reports that the program has made so far, which is the same in all of its threads.
 """
 
 from __future__ import annotations

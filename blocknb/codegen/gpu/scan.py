@@ -1,13 +1,13 @@
 """Lowers scans: registers in sequence, then lanes by shuffles (Sklansky, "Conditional-Sum Addition Logic", 1960), then warps.
 
-An index along the axis is a row of bits, each of which is a register bit, a lane bit or a warp bit of the layout; warp bits are the
-highest. The lowest bits that are register bits give each thread runs of consecutive elements. The code scans each run in sequence, and
-then the totals of the runs, bit by bit from the lowest. In the step of a bit, each run whose index has the bit set adds the total of the
-preceding half, which the last run of that half holds. That run is in a register known at compile time, and in a lane that differs from
-the reader's in known bits. A shuffle then fetches the total of all earlier runs, which each element of the run is combined with. A reverse
-scan exchanges the meanings of the bits.
+An index along the axis is a row of bits. Each of them is a register bit, a lane bit or a warp bit of the layout; warp bits are the highest.
+The lowest bits that are register bits give each thread runs of consecutive elements. The code scans each run in sequence, and then the
+totals of the runs, bit by bit from the lowest. In the step of a bit, each run whose index has the bit set adds the total of the preceding
+half. The last run of that half holds it. That run is in a register known at compile time, and in a lane that differs from the reader's in
+known bits. A shuffle then fetches the total of all earlier runs, which each element of the run is combined with. A reverse scan exchanges
+the meanings of the bits.
 
-Between warps the IR moves the totals: a `reduce` that names its scan gives the total of each warp, and the scan takes those of all warps.
+Between warps the IR moves the totals. A `reduce` that names its scan gives the total of each warp, and the scan takes those of all warps.
 Both share one computation of the runs.
 """
 

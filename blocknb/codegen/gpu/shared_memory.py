@@ -54,8 +54,8 @@ class SharedMemory(OpLowering):
             self.text.store_words(pointer, 3, words, bits * len(pieces[0]))
 
     def store_matrices(self, op: Op) -> bool:
-        """Writes fragments of a tensor core by stmatrix, eight rows of 16 bytes at a time, if the target has it and it takes fewer
-        instructions. Returns whether it did."""
+        """Writes fragments of a tensor core by stmatrix, eight rows of 16 bytes at a time. It does so only if the target has stmatrix and
+        it takes fewer instructions. Returns whether it did."""
         buffer, value = op.args
         if self.target.capability < 90 or op.attrs.get("tf32"):
             return False

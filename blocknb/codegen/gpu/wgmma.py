@@ -2,7 +2,7 @@
 
 The accumulators are operands tied to results, so they stay in their registers from iteration to iteration. ptxas moves no accumulator if no
 instruction uses one between the first wgmma and the wait. Operands in shared memory are matrix descriptors (`layouts.wgmma`). The part of a
-descriptor that depends on the warp is computed once, at the head of the kernel, and a step along K or M adds a constant.
+descriptor that depends on the warp is computed once, at the head of the kernel. A step along K or M adds a constant.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ class WgmmaDot(OpLowering):
 
 
 def ops_around_mma(ops: tuple[Op, ...]) -> tuple[Op, ...]:
-    """The ops of a block in the order of the text. A pure op before a loop that leaves wgmma in flight moves below the loop, above the
-    wait, if the loop does not need it: the loop begins earlier, and no register holds the result meanwhile."""
+    """The ops of a block in the order of the text. A pure op may stand before a loop that leaves wgmma in flight. If the loop does not need
+    it, it moves below the loop, above the wait. So the loop begins earlier, and no register holds the result meanwhile."""
     end = next((i for i, op in enumerate(ops) if op.name == "dot_wait"), 0)
     loops = (i for i, op in enumerate(ops[:end]) if op.name == "for" and {*op.results} & {*ops[end].args})
     if not (loop := max(loops, default=0)):
@@ -236,8 +236,8 @@ class WgmmaText:
     # -- instructions
 
     def write(self, a: list[int] | int, b: int, count: int | None) -> None:
-        """Writes the instructions. The first step does not read the accumulators if they are unset: if they are a constant zero, or while
-        the operand of number `count`, how many iterations were done, is 0."""
+        """Writes the instructions. The first step does not read the accumulators if they are unset. They are unset if they are a constant
+        zero, or while the operand number `count`, the number of finished iterations, is 0."""
         row, lines = self.instruction, self.lines
         depth, blocks = self.b.type.shape[1 - self.lies_as(1)] // row.k, self.count // self.each
         lines += [".reg .pred on, first;", ".reg .b32 xl, yl;", ".reg .b64 x, y;", "setp.eq.s32 on, 0, 0;"]

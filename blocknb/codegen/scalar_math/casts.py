@@ -5,8 +5,8 @@ scalarizes vectors (61 instructions for eight fp32 with AVX2), so only scalars u
 everything out of range (Intel SDM, CVTTPS2DQ): the least signed integer, or the largest unsigned one. Two selects correct signed results,
 and a maximum with zero corrects unsigned ones. Where the machine lacks the conversion, the vector is clamped first. `maxps` and `minps`
 return their second operand where the first is NaN, so NaN becomes the lower bound, which is 0 for unsigned integers. If no float equals the
-largest integer, the clamp ends at the float below it, and a select puts the largest integer where the value lies beyond. LLVM's conversions
-never see a value out of range, which would be poison. Arm's conversions (FCVTZS, FCVTZU) do all of this themselves.
+largest integer, the clamp ends at the float below it. A select then puts the largest integer where the value lies beyond. LLVM's
+conversions never see a value out of range, which would be poison. Arm's conversions (FCVTZS, FCVTZU) do all of this themselves.
 """
 
 from __future__ import annotations

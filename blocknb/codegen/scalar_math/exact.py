@@ -1,9 +1,9 @@
 """Exact arithmetic beyond polynomials: sine and cosine of any argument, remainders, and fp64 fma on machines without it.
 
-Sine and cosine are computed in fp64 for both precisions. Up to 800,000 the multiple of pi/2 is subtracted in three parts (Cody &
-Waite). Beyond that each lane takes the bits of 2/pi that matter from a table and multiplies in integers (Payne & Hanek, "Radian
-reduction for trigonometric functions", 1983), so even the largest finite number has its exact sine. The remainder is long division,
-one bit per step, and exact as IEEE defines it.
+Sine and cosine are computed in fp64 for both precisions. Up to 800,000 the multiple of pi/2 is subtracted in three parts (Cody & Waite).
+Beyond that each lane takes the relevant bits of 2/pi from a table, and multiplies in integers. So even the largest finite number has its
+exact sine. Source: Payne & Hanek, "Radian reduction for trigonometric functions", 1983. The remainder is long division, one bit per step,
+and exact as IEEE defines it.
 """
 
 from __future__ import annotations
