@@ -63,7 +63,7 @@ def wrong_launch(rng: Random, cell: Filled) -> str:
 
 
 def odd_call(rng: Random, cell: Filled) -> str:
-    """A call of an attribute or a method of a kernel as it is not meant."""
+    """A wrong use of an attribute or a method of a kernel."""
     k, argument, grid = cell.kernel, rng.choice(ARGUMENTS), rng.choice(GRIDS)
     call = rng.choice(
         (

@@ -95,7 +95,7 @@ def compile_cpu(
 
 
 def list_cpu(text: str, target: Target, *, opt: int = 2, workers: Workers | None = None) -> Future[str]:
-    """The assembly of what `compile_cpu` makes of the same text; LLVM runs once more for it."""
+    """The assembly of the code that `compile_cpu` makes of the same text; LLVM runs once more for it."""
     job = {"kind": "listing", "text": text, "opt": opt}
     job |= {"cpu": target.llvm_cpu, "features": target.features, "isa": target.isa}
     return then((workers or shared()).submit(job), lambda answer: answer["asm"])

@@ -29,7 +29,7 @@ class Tool:
 
     @property
     def version(self) -> tuple[int, ...]:
-        """Such as (13, 0, 88); empty if the program does not say. Asks the program if pip's metadata did not tell."""
+        """The version, such as (13, 0, 88); empty if it is not known. Runs the program if pip's metadata does not have it."""
         return self.known_version or _ask_version(self.path)
 
     def __str__(self) -> str:

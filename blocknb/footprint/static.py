@@ -79,7 +79,7 @@ def follow(launch: MemoryLaunch, budget: Budget, kind: type[Account] = Account) 
 
 
 def _batches(programs: int, size: Callable[[], int]) -> Iterator[np.ndarray]:
-    """Batches of neighbouring programs: those of the start, of the end, then evenly spread ones. `size` is asked after the first batch."""
+    """Batches of neighbouring programs: those of the start, of the end, then evenly spread ones. `size` is called after the first batch."""
     if not programs:  # an empty grid is a launch that does nothing
         return
     first = min(PROBE, programs)

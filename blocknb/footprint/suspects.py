@@ -302,7 +302,7 @@ def _wide_store(op: Op, made: Mapping[Value, Op]) -> Iterator[FootprintFinding]:
 
 
 def _views(launch: MemoryLaunch) -> Iterator[FootprintFinding]:
-    """Transposed arrays whose strides the kernel is not told."""
+    """Transposed arrays whose strides are not among the arguments of the kernel."""
     known = {int(x) for x in launch.scalars.values() if isinstance(x, (int, np.integer))}
     for array in launch.arrays:
         steps = {s for n, s in zip(array.shape, array.strides, strict=True) if n > 1}

@@ -167,7 +167,7 @@ class Emitter(Builder):
         raise Mismatch(f"{describe(x)} is not a number or a tile")
 
     def constant(self, x: Any) -> Any:
-        """The Python number behind an operand that is known at compile time; the operand itself otherwise."""
+        """The Python number of an operand that is known at compile time; otherwise the operand itself."""
         return self.known.get(x, x) if isinstance(x, Value) and not x.type.shape else x
 
     def cast(self, x: Any, dtype: Any) -> Value:

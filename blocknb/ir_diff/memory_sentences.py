@@ -139,7 +139,7 @@ def _shape(op: Op) -> str:
 
 
 def synchronization(writer: SentenceWriter) -> Iterator[ChangeSentence]:
-    """Barriers, waits and mbarriers that were added or removed; a barrier with the op behind it."""
+    """Barriers, waits and mbarriers that were added or removed; a barrier with the op after it."""
     for kind, verb in (("added", "inserted"), ("removed", "removed")):
         matches = [m for m in writer.undescribed(kind) if writer.op(m).name in SYNCHRONIZES | {"mbarriers"}]
         barriers = [m for m in matches if writer.op(m).name == "barrier"]

@@ -99,7 +99,7 @@ class Shuffle:
 
 @dataclass(frozen=True)
 class Conversion:
-    """The way from `source` to `target`.
+    """How the elements of a tile move from the layout `source` to the layout `target`.
 
     `kind`: "none" (equal), "rename", "shuffle" or "shared". `registers` (none, rename): for each register of the target
     the source's. `shuffle`: the steps. For "shared" ask `choose_shared`.

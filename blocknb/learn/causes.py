@@ -128,7 +128,7 @@ def _stored_by(made: Attempt, shown: str, index: tuple[int, ...]) -> str:
 
 
 def _unlike(made: Attempt) -> Iterator[CheckFinding]:
-    """An answer that is right compiled and wrong interpreted. An error of the interpreter alone accuses nobody."""
+    """An answer that is right compiled and wrong interpreted. An error of the interpreter alone is no finding."""
     if made.wrong:
         yield CheckFinding(
             "the compiled result is right, and the interpreted one is wrong: does it depend on the order?", "element"

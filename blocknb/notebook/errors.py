@@ -77,7 +77,7 @@ def _custom(shell: Any, etype: type, error: BaseException, tb: Any, tb_offset: i
 
 
 def _hint_for(error: BaseException) -> str | None:
-    """What to write instead of `import triton` without Triton, and of a grid behind a function that is no kernel."""
+    """A hint for `import triton` without Triton, and for a grid after a function that is no kernel: what to write instead."""
     if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == "triton":
         return "begin the cell with %%blockkernel, or call blocknb.compat.install() before: then `import triton` is blocknb"
     if str(error) != "'function' object is not subscriptable":
@@ -116,7 +116,7 @@ def at_option(option: str, text: str, code: CodeType, shell: Any) -> Iterator[No
 
 
 def _carets(error: BaseException, option: str, text: str, code: CodeType) -> list[str]:
-    """The expression behind its option, and carets below the part that the traceback names."""
+    """The option with its expression, and carets below the part that the traceback names."""
     tb = error.__traceback__
     while tb is not None and tb.tb_frame.f_code is not code:
         tb = tb.tb_next

@@ -74,7 +74,7 @@ def filled(title: str, body: str, static: str) -> str:
 
 
 def script(found: Mapping[str, Any]) -> str:
-    """The element that holds a document. The viewer puts the card behind it."""
+    """The element that holds a document. The viewer inserts the card after it."""
     # In JSON, `<` occurs only in strings, where the escape has the same meaning, so no tag can begin or end.
     text = json.dumps(found, ensure_ascii=False).replace("<", "\\u003c")
     return f'<script type="{document.MIME}">{text}</script>\n'

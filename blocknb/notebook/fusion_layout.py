@@ -281,7 +281,7 @@ def _place_layers(
     boxes: Mapping[int, PlacedGroup],
     lanes: Mapping[Item, _Lane],
 ) -> None:
-    """Sets the places of boxes and lanes: each near the middle of what it is connected with, without overlaps."""
+    """Sets the places of boxes and lanes: each near the mean place of its neighbours in the graph, without overlaps."""
     middle = _middles(layers, between, boxes, lanes)
     y = 0.0
     for layer in layers:
@@ -301,7 +301,7 @@ def _middles(
     boxes: Mapping[int, PlacedGroup],
     lanes: Mapping[Item, _Lane],
 ) -> dict[Item, float]:
-    """The middles of boxes and lanes: at first side by side, then moved to the mean of what they are connected with."""
+    """The middles of boxes and lanes: at first side by side, then moved to the mean place of their neighbours in the graph."""
     rank = {g: r for r, layer in enumerate(layers) for g, lane in layer.items if lane < 0}
     near: dict[Item, list[Item]] = defaultdict(list)
     for a, b in _steps(sorted(edge for edge in between if edge[0] < edge[1]), rank, lanes):

@@ -1,4 +1,4 @@
-"""Finds the arrays of NumPy, CuPy and torch that names of a namespace hold, and the memory behind them.
+"""Finds the arrays of NumPy, CuPy and torch that names of a namespace hold, and the memory that backs them.
 
 A view shares the memory of its owner, so memory counts once, with all names that reach it. Lists, tuples, dicts and objects of classes
 that the notebook defines are searched, too, up to DEPTH levels and MOST objects. What only a library or a closure holds has no name.
@@ -75,7 +75,7 @@ class Holder:
 
 
 def memory_of(value: Any) -> HeldMemory | None:
-    """The memory behind an array; None for any other object, and for an array without memory."""
+    """The memory that backs an array; None for any other object, and for an array without memory."""
     kind = type(value)  # not `isinstance`, which would load a module or an object that is loaded on first use
     if issubclass(kind, np.ndarray):
         return _of_numpy(value)

@@ -29,9 +29,9 @@ MOST_CAUSES = 3
 
 @dataclass(frozen=True)
 class LaunchCheck:
-    """The findings about one launch. `given` are its arguments by name. A part that could not be examined is None, and `why` tells
-    it. `late`: the kernel updates arrays, and they were examined as the launch had left them. `kept` keeps
-    the copies alive on which it was examined. `false_hint`: the error of a hint that the launch breaks."""
+    """The findings about one launch. `given` are its arguments by name. A part that could not be examined is None, and `why` gives the
+    reason. `late`: the kernel updates arrays, and they were examined as the launch had left them. `kept` keeps the copies alive on which it
+    was examined. `false_hint`: the error of a hint that the launch breaks."""
 
     given: Mapping[str, Any]
     footprint: Footprint | None = None

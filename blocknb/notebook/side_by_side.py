@@ -281,7 +281,7 @@ def of_card(card: Card, label: str, target: str = "") -> ComparedSide:
 
 
 def _unique(labels: Sequence[str], sides: Sequence[ComparedSide]) -> list[str]:
-    """Labels that differ: with the constants, options and target that tell sides apart."""
+    """Unique labels: with the constants, options and targets in which the sides differ."""
     if len(set(labels)) == len(labels):
         return list(labels)
     facts = [{**side.trace.constants, **_chosen(side.trace), "target": str(side.trace.target)} for side in sides]

@@ -66,11 +66,10 @@ class Series:
 
 @dataclass(repr=False)
 class Sweep(Measurements):
-    """The measurements. `axis` is a name, `values` its values so far, `unit` GB/s, TFLOP/s, GFLOP/s or ms; `notes` name the
-    values left out. A second axis has a name and values in `second`, and then a series has all its values for the first value,
-    and so on. `amounts` is what, divided by milliseconds, gives a number in the unit. `answer` is a sentence about the best
-    point; `undecided`: no point is the best. `busy` says why the times may be wrong. `runs` is the fewest launches behind a number, all
-    with cold caches on the `device`."""
+    """The measurements. `axis` is a name, `values` its values so far, `unit` GB/s, TFLOP/s, GFLOP/s or ms; `notes` name the values left
+    out. A second axis has a name and values in `second`, and then a series has all its values for the first value, and so on. `amounts` is
+    what, divided by milliseconds, gives a number in the unit. `answer` is a sentence about the best point; `undecided`: no point is the
+    best. `busy` says why the times may be wrong. `runs` is the fewest launches for a number, all with cold caches on the `device`."""
 
     key = "sweep"
 

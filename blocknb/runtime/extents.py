@@ -15,8 +15,8 @@ EMPTY = (2**64 - 1, 2**64 - 1)  # of an empty array without an address: the byte
 
 
 def byte_range(address: int, shape: Sequence[int], strides: Sequence[int], size: int) -> tuple[int, int]:
-    """The lowest address of an array and the address behind its highest byte. `address` is that of element 0; `strides` and the `size`
-    of an element are in bytes."""
+    """The lowest address of an array and the address after its highest byte. `address` is that of element 0; `strides` and the `size` of an
+    element are in bytes."""
     if 0 in shape:
         return address, address
     steps = [(n - 1) * stride for n, stride in zip(shape, strides, strict=True)]
@@ -32,7 +32,7 @@ def byte_strides(array: Any, size: int) -> tuple[int, ...] | None:
 
 
 def extent(value: Any, address: int) -> tuple[int, int]:
-    """The lowest address of an array and the address behind its highest byte; UNBOUNDED if the object does not have a shape."""
+    """The lowest address of an array and the address after its highest byte; UNBOUNDED if the object does not have a shape."""
     if isinstance(value, TensorWrapper):
         return extent(value.base, address)
     if isinstance(value, np.ndarray):

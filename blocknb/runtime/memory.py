@@ -30,7 +30,7 @@ class StridedView:
 
 
 def owner_and_view(value: Any) -> tuple[Any, int, int, StridedView] | None:
-    """Returns (owner, lowest address, address behind the highest byte, view) of an array, or None for an object of another library."""
+    """Returns (owner, lowest address, address after the highest byte, view) of an array, or None for an object of another library."""
     library = _library(value)
     if library is None:
         return None

@@ -99,7 +99,7 @@ class Reductions(OpLowering):
             yield self.tree(op, found[target])
 
     def narrow_operand(self, op: Op) -> Value | None:
-        """The 16-bit tile behind a maximum or minimum of widened floats, if the hardware can compare pairs of the 16-bit floats
+        """The 16-bit tile whose widened floats a maximum or minimum reduces, if the hardware can compare pairs of the 16-bit floats
         directly."""
         maker = self.maker_of(op.args[0])
         if len(op.args) > 1 or maker is None or maker.name != "cast" or self.target.capability < 80:

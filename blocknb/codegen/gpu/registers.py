@@ -157,7 +157,7 @@ class Registers:
         return [(arg, element_register(arg, index)) for arg in op.args]
 
     def source_of_part(self, part: Value, register: int) -> tuple[Value, int]:
-        """The tile behind a `part`, and the number in that tile of the part's register."""
+        """The tile from which a `part` was taken, and the number that the part's register has in that tile."""
         op = self.defs[part]
         axis, index, count = (op.attrs[name] for name in ("axis", "index", "count"))
         return op.args[0], op.args[0].type.layout.part_registers(axis, index, count)[register]

@@ -32,9 +32,9 @@ def threads(func: Func) -> int:
 
 
 def resident(func: Func, threads: int) -> int:
-    """How many CTAs of a kernel with roles an SM shall have room for; 0 if there is nothing to ask for. Two where they fit: one computes
-    while the other begins or ends. Reallocated registers are all of an SM's, or half of them if a single warpgroup consumes. Small MMAs
-    leave room without being asked."""
+    """The number of CTAs of a kernel with roles that ptxas must leave room for on an SM; 0 for no request. It is two if they fit: one
+    computes while the other begins or ends. If registers are reallocated, a CTA takes all registers of an SM, or half of them if a single
+    warpgroup consumes. Small MMAs leave room without a request."""
     found = find(func)
     if found is None:
         return 0

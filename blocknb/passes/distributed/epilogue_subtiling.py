@@ -106,8 +106,8 @@ def converted_in_arms(func: Func) -> Func:
 
 
 def converted_last(func: Func) -> Func:
-    """Moves the conversion of a large tile behind its transposes and narrowing casts, just before the store. It then moves only the
-    bytes that the program stores."""
+    """Moves the conversion of a large tile after its transposes and narrowing casts, just before the store. The conversion then moves only
+    the bytes that the program stores."""
     users, makers = uses(func), definitions(func)
     first: set[int] = set()  # conversions, by op id
     last: dict[int, tuple[Op, ...]] = {}  # by the id of the op at the store: the conversion and all ops after it

@@ -34,7 +34,7 @@ READERS = named("reads_buffers")
 
 @gpu_pass()
 def barriers(func: Func, target: Target, notes: Notes) -> Func:
-    """Places the barriers that shared memory and memory read back need, and no more
+    """Places the barriers that accesses to shared and global memory need, and no more
 
     When: always, on a GPU.
 
@@ -68,10 +68,10 @@ ANYWHERE = Value(None, "behind a pointer of unknown origin")
 
 @dataclass(frozen=True)
 class MemoryAccess:
-    """Bytes that an op touches: a range of shared memory, or with `root` the array behind a pointer argument. `own` is the pointer tile if
-    each element has its own address, which only one thread touches. `tile`: the layouts of tile and buffer, if the op moves all elements
-    between them. `met`: the lanes of each warp have synchronised since. `store` is the store, in this iteration, to which the access
-    belongs. `range` are the elements of the array that it touches, if they are known."""
+    """Bytes that an op touches: a range of shared memory, or with `root` the array of a pointer argument. `own` is the pointer tile if each
+    element has its own address, which only one thread touches. `tile`: the layouts of tile and buffer, if the op moves all elements between
+    them. `met`: the lanes of each warp have synchronised since. `store` is the store, in this iteration, to which the access belongs.
+    `range` are the elements of the array that it touches, if they are known."""
 
     write: bool
     low: int

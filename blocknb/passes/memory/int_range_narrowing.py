@@ -43,7 +43,7 @@ def is_wide(value: Value) -> bool:
 
 @gpu_pass(optional=True, applies=has_wide_integers)
 def int_range_narrowing(func: Func, target: Target, notes: Notes) -> Func:
-    """Computes with 32 bits what ranges prove to fit into them
+    """Computes 64-bit integers in 32 bits where ranges prove that they fit
 
     When: a kernel computes indices or masks in int64.
 

@@ -37,7 +37,7 @@ def size(value: Value) -> int:
 
 @gpu_pass(optional=True, applies=applies)
 def operand_staging(func: Func, target: Target, notes: Notes) -> Func:
-    """Stages tiles that operands are computed from in shared memory
+    """Stages the data from which operands are computed in shared memory
 
     When: a loop with products loads a tile and computes an operand from it, such as weights of few bits or scaled rows.
 

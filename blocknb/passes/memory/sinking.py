@@ -38,7 +38,7 @@ def applies(func: Func, target: Target) -> bool:
 
 @gpu_pass(optional=True, applies=applies)
 def sinking(func: Func, target: Target, notes: Notes) -> Func:
-    """Computes what only one store needs at that store, access by access
+    """Computes values that only one store uses at that store, one access at a time
 
     When: arithmetic stands between the last reduction and a store of a row, and nothing else uses its results.
 

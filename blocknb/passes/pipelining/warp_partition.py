@@ -151,7 +151,7 @@ class RolePart(LoopRebuild):
         return [*at, do("div", program, plane)]
 
     def begin(self, first: Value, step: Value) -> tuple[Value, Value, list[Value]]:
-        """The first program, the distance to the next, and the carried values besides the pipeline states."""
+        """The first program, the distance to the next, and the carried values other than the pipeline states."""
         return first, step, []
 
     def one_program(self, carried: Sequence[Value]) -> list[Value]:

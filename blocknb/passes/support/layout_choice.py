@@ -134,8 +134,8 @@ class LayoutChoice:
                 self.tie_all((*op.results, *self.tied_operands(op)))
 
     def tied_operands(self, op: Op) -> Sequence[Value]:
-        """The operands of a pointwise op that have its layout: all, but of what is added to a sum of `recurrences` only the sum. The other
-        operand may have another layout, in which a line of few elements costs little to convert."""
+        """The operands of a pointwise op that share its layout: all, or only the running sum if the op adds to one (`recurrences`). The
+        other operand may have another layout, because a short line costs little to convert."""
         return [v for v in op.args if v in self.recurrent] or op.args
 
     def recurrences(self) -> list[Op]:
@@ -162,7 +162,7 @@ class LayoutChoice:
             self.propose_behind(op.args[side], PRODUCT * iterations, sorted_registers)
 
     def propose_behind(self, value: Value, weight: float, layout: Layout | None) -> None:
-        """Proposes a layout for a tile, and the matching ones for the tiles behind it: up to its loads, through views and arithmetic."""
+        """Proposes a layout for a tile, and matching ones for the tiles from which views and arithmetic compute it, up to its loads."""
         todo, seen = [(value, layout)], set()
         while todo:
             value, layout = todo.pop()
@@ -229,7 +229,7 @@ class LayoutChoice:
             self.layouts.setdefault(self.groups.find(value), self.default(value.type.shape))
 
     def settle_loads(self, members: dict[Value, set[Value]]) -> None:
-        """Gives small loaded tiles, also those that a loop carries, the layout that views of them ask for. `members`: the groups."""
+        """Gives small loaded tiles, also those that a loop carries, the layout that suits views of them. `members`: the groups."""
         consumers = uses(self.func)
         for op in self.func.ops():
             if op.name != "load" or op.result.type.size > SMALL or not self.anchored(op.result):
@@ -245,9 +245,9 @@ class LayoutChoice:
                 self.layouts[root] = layout
 
     def propose_reductions(self) -> None:
-        """Proposes layouts for the results of reductions in loops. A reduction of a product weighs as much as a load of its result there:
-        less than the loop's real loads, more than a store after it. The halves of a split product get a proposal outside of loops, too.
-        They are stored in fewer bits than the product has, and each warp keeps its own rows."""
+        """Proposes layouts for the results of reductions in loops. A reduction of a product weighs as much as a load of its result: less
+        than the loop's real loads, more than a store after it. The halves of a split product get a proposal outside of loops, too. They are
+        stored in fewer bits than the product has, and each warp keeps its own rows."""
         for op, iterations in self.reductions:
             value, axis, views = op.args[0], op.attrs["axis"], []
             is_split = value.type.shape[axis] == 2

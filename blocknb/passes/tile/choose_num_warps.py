@@ -46,7 +46,7 @@ def applies(func: Func, target: Target) -> bool:
 
 @gpu_pass(applies=applies)
 def choose_num_warps(func: Func, target: Target, notes: Notes) -> Func:
-    """Chooses the number of warps where the launch and the decorator name none
+    """Chooses the number of warps if neither the launch nor the decorator sets it
 
     When: neither the launch nor the decorator names `num_warps`.
 

@@ -32,7 +32,7 @@ def applies(func: Func, target: Target) -> bool:
 
 @tile_pass(applies=applies)
 def race_checks(func: Func, target: Target, notes: Notes) -> Func:
-    """Notes accesses in shadow memory to find races
+    """Records accesses in shadow memory to find races
 
     When: with `checked="race"` or `checked="init"`.
 

@@ -40,7 +40,7 @@ def applies(func: Func, target: Target) -> bool:
 
 @tile_pass(optional=True, applies=applies)
 def unshared_loads(func: Func, target: Target, notes: Notes) -> Func:
-    """Leaves out race checks of arrays that the kernel only loads
+    """Removes race checks of arrays that the kernel only loads
 
     When: `checked="race"`, and the kernel does not store to all its arrays.
 

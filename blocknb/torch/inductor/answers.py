@@ -1,4 +1,4 @@
-"""What Inductor is told while a graph of ours compiles: its questions about Triton, and the marks and comments of generated files.
+"""Answers to Inductor's questions about Triton while blocknb compiles a graph, and the marks and comments of generated files.
 
 Each replacement is an attribute of one of torch's modules. It lasts for one compilation, which torch runs under its compile lock. The
 answers are those for the version of Triton that blocknb implements, so the generated code does not depend on an installed Triton.

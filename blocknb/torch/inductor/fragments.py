@@ -212,8 +212,8 @@ def of_kernel(schedule: Any, kernel: Any) -> dict[str, Any]:
 
 
 def _parameters(kernel: Any, made: set[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The nodes of what the parameters of a kernel read and write, None where no operator returns the value. `made` are the buffers that
-    the kernel itself makes: memory that holds one of them has no value before the launch."""
+    """The graph nodes whose values the parameters of a kernel read and write; None for a value that no operator returns. `made` are the
+    buffers that the kernel itself makes: memory that holds one of them has no value before the launch."""
     reads, writes = {}, {}
     for buffer, name in kernel.args.input_buffers.items():
         reads[str(name)] = _node_of(buffer)
@@ -308,7 +308,7 @@ _of: weakref.WeakKeyDictionary[Any, GraphFragment] = weakref.WeakKeyDictionary()
 
 
 def fragment_of(autotuner: Any) -> GraphFragment | None:
-    """The operators of a kernel; None if its graph has not told them."""
+    """The operators of a kernel; None if its graph did not record them."""
     return _of.get(autotuner)
 
 

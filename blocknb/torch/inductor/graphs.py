@@ -90,7 +90,7 @@ _of: weakref.WeakKeyDictionary[Any, Origin] = weakref.WeakKeyDictionary()
 
 
 def origin_of(autotuner: Any) -> Origin:
-    """The origins of a kernel; only its name if no graph has told them."""
+    """The origins of a kernel; only its name if no graph recorded them."""
     return _of.get(autotuner) or Origin(str(autotuner.inductor_meta.get("kernel_name") or autotuner.fn.__name__))
 
 

@@ -62,7 +62,7 @@ class LossPlan:
     block: int
 
     def elements(self, m: int, h: int, v: int, ratio: int) -> int:
-        """The most elements beside both gradients, in the dtype of x; a sum takes `ratio` of them."""
+        """The most elements in memory in addition to both gradients, in the dtype of x; a sum in fp32 takes `ratio` of them."""
         blocks = min(self.block, v) * m + self.extra * h * ratio
         return max(blocks, min(self.chunk, self.again) * v)
 

@@ -46,8 +46,8 @@ class Replaced:
 
 @dataclass
 class Replacements:
-    """What `replace` has changed in a model, and why it left similar modules alone (`skipped`, by path). `settings` describes what it set
-    besides, and takes it back. `undo()` takes everything back. It also serves as a context manager, which does so at the end."""
+    """What `replace` has changed in a model, and why it left similar modules alone (`skipped`, by path). `settings` describes the other
+    settings that it changed, and restores them. `undo()` restores everything. As a context manager, it does so at the end of the block."""
 
     model: Any
     replaced: list[Replaced] = field(default_factory=list)
