@@ -151,7 +151,8 @@ class BlockMagics(Magics):
         default=False,
         metavar="CHECKS",
         help="Launch with checked=True: the kernel skips an out-of-bounds access, and an error reports its line, program and element. "
-        "--checked race also finds races between programs, --checked init elements that nothing has written, --checked all both.",
+        "--checked race also finds races between programs. --checked init finds loads of elements that nothing has written, and "
+        "--checked all does both.",
     )
     @argument(
         "--memory",

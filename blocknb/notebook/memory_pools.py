@@ -91,8 +91,8 @@ class PoolWatch:
             if pool.used != pool.after.used:
                 difference = abs(pool.used - pool.after.used)
                 self.notes.append(
-                    f"The pool of GPU {device} changed by {difference} bytes that no hook of this thread saw (another thread, or another "
-                    "allocator), so its peak may have been higher."
+                    f"The pool of GPU {device} changed by {difference} bytes that no hook of this thread saw. They belong to another "
+                    "thread or another allocator, so the peak may have been higher."
                 )
             pool.peak, pool.peak_held = max(pool.peak, pool.after.used), max(pool.peak_held, pool.after.held)
 

@@ -71,8 +71,8 @@ OPTION = Option(
         "metavar": "EXPR",
         "nargs": "+",
         "help": "Evaluate this expression after the body. The result is correct if it is true (an array: if all elements are). The card "
-        "and the kernel's history show the outcome, and what is wrong with the launch: races, elements that no program stores, results "
-        "that depend on the order of the programs. --check np.allclose(out, np.sort(x))",
+        "and the kernel's history show the outcome. They also show faults of the launch: races, elements that no program stores, and "
+        "results that depend on the order of the programs. Example: --check np.allclose(out, np.sort(x))",
     },
     after,
     prepare,

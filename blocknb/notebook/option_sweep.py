@@ -155,8 +155,8 @@ OPTION = Option(
         "nargs": "+",
         "action": "append",
         "help": "Measure the kernel for several values of a constant, an option, or a variable of --launch, interleaved with "
-        "the baselines: --sweep BLOCK=256,512,1024, --sweep num_warps=1,2,4,8, --sweep n=2**10..2**24 --launch run(n). Two of them "
-        "make a heat map.",
+        "the baselines. Examples: --sweep BLOCK=256,512,1024, --sweep num_warps=1,2,4,8, --sweep n=2**10..2**24 --launch run(n). Two "
+        "of them make a heat map.",
     },
     after,
     prepare,

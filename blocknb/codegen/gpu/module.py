@@ -81,8 +81,8 @@ def finished(context: KernelContext) -> GpuModule:
     if text.splits:
         notes(
             None,
-            f"{text.splits + 1} basic blocks of up to {MANY_ACCESSES} accesses to memory each: ptxas compares each access with all "
-            "before it in its block, so it takes too long with more of them",
+            f"{text.splits + 1} basic blocks of up to {MANY_ACCESSES} accesses to memory each: ptxas compares all accesses of a "
+            "block with each other, and would take too long with more of them",
         )
     return GpuModule(
         written,
