@@ -1,7 +1,7 @@
 """What `two_gpus.py` streams through GPUs: softmax, a stencil, a histogram and a product on blocks, and the bounds of their times.
 
-Workers import this module by its name. `kernel_ms`, `link_ms` and `memory_ms` measure one launch without its copies, its copies between
-pinned memory and the GPU alone, and its copies on the host alone.
+Workers import this module by its name. `kernel_ms` measures one launch without its copies. `link_ms` measures its copies between pinned
+memory and the GPU alone, and `memory_ms` its copies on the host alone.
 """
 
 from __future__ import annotations

@@ -3,13 +3,14 @@
 Every kernel has a private cache, history and temporary folder of its own, as each user of a JupyterHub has. The script starts all kernels,
 waits until the last one is ready, runs the notebook in all of them, kills them (SIGKILL), and prints
 
-- the memory of kernels, compiler workers and their tools: the sum of their proportional set sizes (PSS), in which a page that n
-  processes share counts n times 1/n, at its peak and at the end, and the average kernel's RSS, PSS and private memory;
+- the memory of kernels, compiler workers and their tools, at its peak and at the end;
+- the average kernel's RSS, PSS and private memory;
 - the wall time, and the CPU time of all these processes;
 - the median and the slowest time of each cell, as the learners wait for it;
 - the processes, threads and files that are left two seconds after the kill.
 
-`--shared` first builds a shared cache of the notebook (`blocknb cache build`), which all kernels read. Linux only.
+Memory is the sum of proportional set sizes (PSS). In it, a page that n processes share counts 1/n for each of them. `--shared` first builds
+a shared cache of the notebook (`blocknb cache build`), which all kernels read. Linux only.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     python scripts/course_prose.py           # both lists; the exit status is 1 if one of them is not empty
     python scripts/course_prose.py --terms   # where each term is explained
 
-It reads the text cells of notebooks/course in their order, and the texts of the exercises (task, hints, sentences about mistakes) in the
-place where the notebook has the exercise. A term is explained where a text cell shows it in bold, `**warp**` or `**[warp](link)**`.
-Code, tables, headings and links to other pages are not prose. `TERMS` lists the words that a reader who knows NumPy does not know. Code may
-use an option of `OPTIONS` after a text cell has named it.
+It reads the text cells of notebooks/course in their order. It reads the texts of an exercise (task, hints, sentences about mistakes) in the
+place where the notebook has the exercise. A term is explained where a text cell shows it in bold, `**warp**` or `**[warp](link)**`. Code,
+tables, headings and links to other pages are not prose. `TERMS` lists the words that a reader who knows NumPy does not know. Code may use
+an option of `OPTIONS` after a text cell has named it.
 """
 
 from __future__ import annotations

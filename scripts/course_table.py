@@ -4,8 +4,8 @@
     python scripts/course_table.py --quick    # interpreted, with one seed: about 3 minutes
     python scripts/course_table.py add-1 max-1 --jobs 1
 
-Each row counts the refused wrong answers, those whose cause was named, the refused mutants and cheats, and the right alternatives that were
-refused by mistake. `blocknb.learn.prove` explains these counts. The exit status is 1 if an exercise is not sound.
+Each row counts the refused wrong answers, and those whose cause was named. It also counts the refused mutants and cheats, and the right
+alternatives that were refused by mistake. `blocknb.learn.prove` explains these counts. The exit status is 1 if an exercise is not sound.
 """
 
 from __future__ import annotations

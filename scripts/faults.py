@@ -6,15 +6,15 @@
     python scripts/faults.py run REACH [--part held-out] [--jobs 2]  try the faults; print the survivors and a count
 
 A fault is one mutant of one module, made by scripts/mutate.py. Half of the faults are the part "seen": whoever changes the tests may read
-them. The other half, "held-out", judges the change. `reach` runs the quick tests once on a copy of the tree in which each faulty
-statement reports that it runs; child processes report, too. `run` puts one fault at a time into a copy and runs the tests that reach it,
-those named for the module first, until one fails or exceeds its time. A fault in code that runs at import is reached by all tests. Tests
-that fail or are skipped without any fault are left out. The exit status is 1 if a fault survives.
+them. The other half, "held-out", judges the change. `reach` runs the quick tests once on a copy of the tree in which each faulty statement
+reports that it runs; child processes report, too. `run` puts one fault at a time into a copy. It runs the tests that reach the fault, those
+named for the module first, until one fails or exceeds its time. A fault in code that runs at import is reached by all tests. Tests that
+fail or are skipped without any fault are left out. The exit status is 1 if a fault survives.
 
 The code changes, and the faults follow it. A fault is sought by its line, without the comment, first in its own module. If that has lost
 the line, and one other module has it, the fault has moved there. Otherwise it is gone: `reach` and `run` name it, do not try it, and count
-it apart. `follow` writes the new module of each fault that moved. For one that is gone, or has become the same as another one, it draws a
-fault of the same folder at random, into the same part. So nobody chooses it.
+it apart. `follow` writes the new module of each fault that moved. A fault may be gone, or may have become equal to another one. `follow`
+then draws a fault of the same folder at random, into the same part. So no person chooses it.
 
 Source of the technique: DeMillo, Lipton, Sayward, "Hints on Test Data Selection" (IEEE Computer 1978).
 """

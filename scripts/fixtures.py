@@ -3,9 +3,9 @@
     python scripts/fixtures.py [FOLDER]
 
 Prettier formats the files; labextension/tests/fixtures/make_tiles.py writes tiles.json. A Python test runs this and compares the structure
-of its output with that of the files, so that they cannot become outdated. The times in them differ after each run. The documents are
-always complete: no page is present that could request parts later, and this process has no other kernels, so the history contains only
-its own.
+of its output with that of the files, so that they cannot become outdated. The times in them differ after each run. The documents are always
+complete, because no page is present that could request parts later. This process has no other kernels, so the history contains only its
+own.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ Three kinds of trials, with `--load` other processes that compute in bursts:
 - gain: a knob makes the kernel 15 % faster with the same outputs.
 - wrong: a knob breaks the outputs: holes, stale values, missing columns, sums that count twice. Its time must never count as a gain.
 
-The exit status is 1 if away and back fails at all, a gain is missed in more than one of ten, or a wrong one counts as a gain.
+The exit status is 1 if "away and back" fails at all, or if a wrong change counts as a gain. It is also 1 if more than one of ten gains is
+missed.
 """
 
 from __future__ import annotations

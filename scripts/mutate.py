@@ -3,11 +3,11 @@
     python scripts/mutate.py MODULE.py TEST ... [--count 60] [--seed 0] [--jobs 1] [--timeout 300] [--equivalent FILE]
     python scripts/mutate.py MODULE.py --list
 
-Each mutant is the module with one small change. The change inverts or drops a comparison, an operator or a condition, changes a number by
-one, drops a call, or replaces an LLVM word such as `smax` in a string. The tests run against a copy of the tree, one copy for each of
-`--jobs`, and stop at the first failure: the mutant is *killed*. The sample does not depend on `--jobs`. The script prints survivors with
-their lines. A survivor that computes the same as the original is *equivalent*; tests/mutation/equivalent.json lists it with the reason,
-and it is neither run nor counted. The exit status is 1 if less than 90 % of the mutants are killed.
+Each mutant is the module with one small change. The change inverts or drops a comparison, an operator or a condition, or changes a number
+by one. It may also drop a call, or replace an LLVM word such as `smax` in a string. The tests run against a copy of the tree, one copy for
+each of `--jobs`, and stop at the first failure: the mutant is *killed*. The sample does not depend on `--jobs`. The script prints survivors
+with their lines. A survivor that computes the same as the original is *equivalent*; tests/mutation/equivalent.json lists it with the
+reason, and it is neither run nor counted. The exit status is 1 if less than 90 % of the mutants are killed.
 
 Source of the technique: DeMillo, Lipton, Sayward, "Hints on Test Data Selection" (IEEE Computer 1978).
 """

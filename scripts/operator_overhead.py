@@ -1,9 +1,9 @@
 """Measures what an eager call of a `@blocknb.torch_op` costs, compared with torch's `Library.define` and `impl` for the same function.
 
-`python scripts/operator_overhead.py [--rounds N] [--calls N] [--device cuda]` calls each in turns and prints the smallest mean time
-per call, in microseconds: of the function alone, of the operator of `define` and `impl`, and of the `torch_op`; then with a gradient, where
-the peer is `torch.library.register_autograd`. The function launches one kernel on 64 elements. `blocknb bench torch_overheads` has the
-medians on a GPU.
+`python scripts/operator_overhead.py [--rounds N] [--calls N] [--device cuda]` calls three candidates in turns. They are the function alone,
+the operator of `define` and `impl`, and the `torch_op`. It prints the smallest mean time per call in microseconds. Then it repeats this
+with a gradient, where the peer is `torch.library.register_autograd`. The function launches one kernel on 64 elements.
+`blocknb bench torch_overheads` has the medians on a GPU.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Compares the speed of two checkouts of blocknb: `python scripts/paired.py BASE HEAD --device cpu`.
 
-One process loads both checkouts, and both work on the same arrays, so the addresses and the load of the machine are the same for both. In
+One process loads both checkouts, and both work on the same arrays. So the addresses and the load of the machine are the same for both. In
 every round each checkout runs the case once, in a random order, with a cold cache. The round gives the ratio of BASE's time over HEAD's
 (above 1: HEAD is faster). Where code and scratch buffers lie stays the same for the life of a process, so `--restarts` processes measure
 `--rounds` rounds each. A row shows the median of the processes' medians and the 95 % interval of the median of all rounds. The interval

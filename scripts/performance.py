@@ -41,8 +41,8 @@ def text_of(rows: Iterable[Row]) -> str:
 
 
 def rows_of(results: dict[str, Any], commit: str, device: str = "a GPU") -> list[Row]:
-    """The rows of the JSON of `blocknb bench` on a GPU: kernels by benchmark and peer, and the host time of launches on a
-    `device`, which the results of `blocknb bench launch` do not name.
+    """The rows of the JSON of `blocknb bench` on a GPU: kernels by benchmark and peer, and the host time of launches. `device` is the
+    device of the launches, which the results of `blocknb bench launch` do not name.
 
     Raises ValueError for results that are not those of a GPU.
     """

@@ -1,9 +1,9 @@
 """What three passes do for kernels of one row per program: `python scripts/row_passes.py [rematerialization sinking strip_mining]`.
 
-A line gives the registers and spilled bytes per thread without and with the pass, as ptxas reports them for sm_90a or the GPU of this
-machine. With a GPU, it also gives the time without the pass over the time with it (above 1: the pass pays): the median of `--rounds`
-rounds and its 95 % interval. A round runs both sides in random order, on rows of random numbers that take 2^28 elements, much more than
-the L2 cache has room for. docs/design/gpu_rows.md shows the figures.
+A line gives the registers and spilled bytes per thread without and with the pass. ptxas reports them for sm_90a or the GPU of this machine.
+With a GPU, the line also gives the time without the pass divided by the time with it; above 1, the pass pays. It is the median of
+`--rounds` rounds, with its 95 % interval. A round runs both sides in random order, on rows of random numbers. They have 2^28 elements, much
+more than fit into the L2 cache. docs/design/gpu_rows.md shows the figures.
 """
 
 from __future__ import annotations

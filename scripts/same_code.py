@@ -1,12 +1,12 @@
 """Compares the LLVM text that two checkouts generate for the kernels of the tests: `python scripts/same_code.py BASE HEAD [--tests T ...]`.
 
 Each checkout runs its own tests (all quick ones if none is named) in a process with a plugin, `CodeRecorder`. The recorder takes every
-kernel of `tests/kernels`, and every other kernel that reaches the passes. It compiles them for each of `TARGETS` up to LLVM text, and
-keeps the text in a normal form without symbols, strings, comments, debug metadata and the names of values. Two checkouts generate the
-same code if they give the same set of texts. A kernel that a target refuses counts as a text, too: the kind of the error. `--sass N` also
-assembles a sample of N texts with each checkout's own worker and compares the machine code. `make same-code BASE=COMMIT` compares a commit
-with the working tree. `--save FILE` keeps the record of BASE, and such a file may stand in place of a checkout. The exit status is 1 if
-the sets differ.
+kernel of `tests/kernels`, and every other kernel that reaches the passes. It compiles them for each of `TARGETS` up to LLVM text. It keeps
+the text in a normal form without symbols, strings, comments, debug metadata and the names of values. Two checkouts generate the same code
+if they give the same set of texts. A kernel that a target refuses counts as a text, too: the kind of the error. `--sass N` also assembles a
+sample of N texts with each checkout's own worker and compares the machine code. `make same-code BASE=COMMIT` compares a commit with the
+working tree. `--save FILE` keeps the record of BASE, and such a file may stand in place of a checkout. The exit status is 1 if the sets
+differ.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Compares the machine code of every kernel with the ledger: `python scripts/sass_ledger.py [--update] [--only TEXT ...]`.
 
-The ledger (`tests/golden/sass_ledger.txt`) has registers, spills, and counts of instructions of every kernel of the tests, of the zoo and
-of the ready-made kernels, for sm_90a. This command compiles them, which takes minutes and needs no GPU, and prints what became better and
-worse. `--update` writes the ledger. `--only` takes the specimens whose names contain a text: "zoo/", "ready/softmax". The exit status is 1
-if something differs and was not written.
+The ledger (`tests/golden/sass_ledger.txt`) has registers, spills and counts of instructions for sm_90a. It has every kernel of the tests,
+of the zoo and of the ready-made kernels. This command compiles them, which takes minutes and needs no GPU, and prints what became better
+and worse. `--update` writes the ledger. `--only` takes the specimens whose names contain a text: "zoo/", "ready/softmax". The exit status
+is 1 if something differs and was not written.
 """
 
 from __future__ import annotations

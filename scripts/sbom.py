@@ -3,9 +3,9 @@
     python scripts/sbom.py [FILE]          the packages of all lock files, as CycloneDX 1.6 JSON (default: build/sbom.cdx.json)
     python scripts/sbom.py --licenses      rewrites THIRD_PARTY_LICENSES, from the packages in node_modules
 
-The lock files determine the bill completely: requirements/* with the SHA-256 of each distribution file, and yarn.lock. Two runs on the
-same lock files write the same bytes. A component has the property `blocknb:lock` for each file that fixes it, and `blocknb:bundled` if
-its code is in the lab extension, and so in the wheel. These are the packages that the TypeScript sources import, with what they depend
+The lock files determine the bill completely: requirements/* with the SHA-256 of each distribution file, and yarn.lock. Two runs on the same
+lock files write the same bytes. A component has the property `blocknb:lock` for each file that fixes its version. It has `blocknb:bundled`
+if its code is in the lab extension, and so in the wheel. These are the packages that the TypeScript sources import, with what they depend
 on, except those that JupyterLab provides to its extensions.
 
 Specification: CycloneDX 1.6 (ECMA-424); package URLs: the purl specification.

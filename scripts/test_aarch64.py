@@ -1,7 +1,7 @@
 """Runs a sample of the CPU tests on an emulated 64-bit Arm machine: `python scripts/test_aarch64.py`, or `make test-aarch64`.
 
 QEMU emulates the processor for one process (user mode), and passes system calls to this kernel. The script builds a folder with a Python
-for Arm: QEMU and Python come from Debian's packages, NumPy, llvmlite and pytest as wheels for Arm at the versions of
+for Arm. QEMU and Python come from Debian's packages. NumPy, llvmlite and pytest come as wheels for Arm, at the versions of
 requirements/toolchain.lock. It needs Debian or Ubuntu with apt-get, and no root. Nothing outside of the folder changes. The emulated Python
 is slow: 250 tests take half an hour. A stable hash chooses one test in `--one-in`; names of tests or files run all of them:
 

@@ -1,7 +1,7 @@
 """Runs the cases of `triton_pairs.py` with an installed Triton, on its interpreter, and records result dtypes and values.
 
-Triton's semantics decide dtypes and ops. Its interpreter keeps bf16 and fp8 as raw integers and computes on those bits, so the methods
-that compute are replaced here by NumPy and ml_dtypes on the numbers themselves.
+Triton's semantics decide dtypes and ops. Its interpreter keeps bf16 and fp8 as raw integers, and computes on those bits. So this script
+replaces the methods that compute by NumPy and ml_dtypes on the numbers themselves.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@
     python scripts/two_gpus.py --cpu --small      # tries the script on two CPU workers, in seconds
 
 `tune` compares plain `tune` in this process with `tune(client=...)`: same candidates, empty caches, then warm ones. `sweep` runs a
-benchmark on every worker. `arrays` streams arrays through each worker within `--limit`, and compares the time with a bound: the slower of
-the link and the kernel, each measured alone. The link is what copies of pinned chunks take without kernels and without Dask. For chunks
-that are not pinned it is that, or what four threads of the worker take to copy the same memory on the host, if that is slower. All workers
-measure these at once. Each part prints its results when it has them. The exit status is 1 if a part failed.
+benchmark on every worker. `arrays` streams arrays through each worker within `--limit`, and compares the time with a bound. The bound is
+the time of the link or of the kernel, each measured alone, whichever is longer. The time of the link is that of copies of pinned chunks,
+without kernels and without Dask. For chunks that are not pinned, copies on the host by four threads of the worker count instead, if they
+take longer. All workers measure these at once. Each part prints its results when it has them. The exit status is 1 if a part failed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Takes pictures of views of a card in JupyterLab, in the light and in the dark theme: for the review of a new or changed view.
+"""Takes pictures of views of a card in JupyterLab, in both themes, for the review of a new or changed view.
 
     python scripts/view_shots.py Resources               # views by the titles of their tabs, of a softmax
     python scripts/view_shots.py Bench --cell cell.py    # of a cell of your own, which begins with %%blockkernel

@@ -54,7 +54,7 @@ def setup(app: Any) -> None:
 
 
 def _breaks(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
-    """Lets the long name of a file or a test break after `/`, `_`, `.` and `::`, so that it does not widen its column of a table."""
+    """Lets the long name of a file or a test break after `/`, `_`, `.` and `::`. So it does not widen its column of a table."""
     if "body" in context:
         context["body"] = _NAME.sub(lambda found: _JOINT.sub(r"\g<0><wbr>", found[0]), context["body"])
 

@@ -4,7 +4,7 @@
     python scripts/docs_site/notebooks.py 01_blocks       # some of them
 
 A notebook that ran before, and has not changed since, is not run again. In a unit of the course, a fold below each exercise holds the
-solution and its verdict, and a fold below each question holds the answer. The exit status is 1 if a cell raises an error.
+solution and its verdict. A fold below each question holds the answer. The exit status is 1 if a cell raises an error.
 """
 
 from __future__ import annotations
