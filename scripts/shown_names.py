@@ -1,8 +1,7 @@
 """The names that pictures and saved cards show (tabs, passes, labels of tables), and those that exist in this tree.
 
-`docs/pictures.json` is the manifest. For each picture it has the names that the picture showed when it was taken, the script that takes it,
-and the hash of its file. `tests/test_shown_names.py` compares the names with the present ones, so a picture cannot outlive a tab, a pass or
-a column.
+`docs/pictures.json` is the manifest. For each picture it has the names that the picture showed, the script that takes it, and the hash of
+its file. `tests/test_shown_names.py` compares the names with the present ones, so a picture cannot outlive a tab, a pass or a column.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 
 The checkout is one of github.com/triton-lang/triton; its tests are not part of this repository. Needs pytest, pytest-xdist and torch. The
 tests run under `blocknb.compat.install()`. It prints a row per test function, the reasons of failures, and the share of passed cases among
-those that look at results. A case that stops at a line about Triton's own texts (TTIR, TTGIR, LLVM IR, PTX) has a column of its own,
-because its results until then were right. A kernel may access memory outside its arrays, which blocknb reports on a CPU and Triton does not
-check. Such a case has this column, too: `test_index1d` expects either an error of the compiler or no error.
+those that look at results. A case that stops at a line about Triton's own texts (TTIR, TTGIR, LLVM IR, PTX) has a column of its own. Its
+results until then were right. A kernel may access memory outside its arrays, which blocknb reports on a CPU and Triton does not check. Such
+a case has this column, too: `test_index1d` expects either an error of the compiler or no error.
 """
 
 from __future__ import annotations
