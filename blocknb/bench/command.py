@@ -22,7 +22,7 @@ from blocknb.errors import KernelError, Unsupported
 from blocknb.runtime import whole_files
 
 BENCHMARKS: dict[str, Callable[..., list[Row]]] = {}
-#: The fields of BenchOptions that a benchmark takes: those of BENCHMARKS as keyword arguments. Benchmarks that are not listed take the whole.
+#: The fields of BenchOptions that a benchmark takes: those of BENCHMARKS as keyword arguments. Others take the whole.
 TAKES: dict[str, tuple[str, ...]] = {
     "launch": ("device",),
     "plan_check": ("device", "rounds", "seed", "shapes_count"),
