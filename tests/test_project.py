@@ -95,3 +95,10 @@ def test_a_file_that_is_neither_committed_nor_built_is_stray() -> None:
     ]
     found = dist["stray"](map(dist["source_of"], names), committed)
     assert found == ["blocknb/notes.txt", "labextension/dist/static/1.js.map"]
+
+
+def test_pytest_tests_the_checkout_in_which_it_runs() -> None:
+    """The editable install may be that of another worktree."""
+    import blocknb
+
+    assert Path(blocknb.__file__).is_relative_to(ROOT)
