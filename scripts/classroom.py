@@ -285,8 +285,9 @@ def report_memory(observer: Observer, idle: Sample, last: Sample, kernels: list[
     def mean(sizes: dict[int, int], pids: list[int]) -> str:
         return f"{statistics.fmean(sizes.get(pid, 0) for pid in pids) / 2**20:.0f}" if pids else "0"
 
+    peak = max(observer.peak.total, last.total)
     print(
-        f"memory (sum of PSS): {idle.total / 2**20:.0f} MiB before the first cell, {max(observer.peak.total, last.total) / 2**20:.0f} MiB at the peak, "
+        f"memory (sum of PSS): {idle.total / 2**20:.0f} MiB before the first cell, {peak / 2**20:.0f} MiB at the peak, "
         f"{last.total / 2**20:.0f} MiB at the end"
     )
     for name, pids in (("a kernel", kernels), ("a worker or tool", others)):
