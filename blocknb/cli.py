@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
+import select
 import sys
 from collections.abc import Callable, Sequence
 
@@ -319,6 +321,9 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], Callable[[argpars
 }
 
 
+PIPE_CLOSED = 141  # the exit status of a program that SIGPIPE ends, in a shell
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
     from blocknb.doctor import own_version
@@ -334,4 +339,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.set_defaults(run=run)
         add_arguments(command)
     options = parser.parse_args(arguments)
-    return int(options.run(options))
+    try:
+        status = int(options.run(options))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        if not _reader_has_ended():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its exit
+        return PIPE_CLOSED
+
+
+def _reader_has_ended() -> bool:
+    """Whether standard output is a pipe that nothing reads any more, as after `| head`."""
+    if not hasattr(select, "poll"):
+        return False
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), select.POLLOUT)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))

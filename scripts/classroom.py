@@ -1,16 +1,22 @@
 """Runs a notebook in many Jupyter kernels at once, as a class on one machine does: `python scripts/classroom.py --kernels 30`.
 
 Every kernel has a private cache, history and temporary folder of its own, as each user of a JupyterHub has. The script starts all kernels,
-waits until the last one is ready, runs the notebook in all of them, kills them (SIGKILL), and prints
+waits until the last one is ready, runs the notebook in all of them, sends SIGKILL to them alone, and prints
 
 - the memory of kernels, compiler workers and their tools, at its peak and at the end;
 - the average kernel's RSS, PSS and private memory;
 - the wall time, and the CPU time of all these processes;
 - the median and the slowest time of each cell, as the learners wait for it;
-- the processes, threads and files that are left two seconds after the kill.
+- the processes that are left two seconds after the kill, and the files: those in the folders of the learners that nothing reads again, and
+  new ones in /dev/shm and in the temporary folder of the system;
+- with `--shared`, how many compiled kernels of the shared cache a learner had to compile anyway.
 
 Memory is the sum of proportional set sizes (PSS). In it, a page that n processes share counts 1/n for each of them. `--shared` first builds
-a shared cache of the notebook (`blocknb cache build`), which all kernels read. Linux only.
+a shared cache of the notebook (`blocknb cache build`), which all kernels read. The exit status is 1 if a kernel did not run all cells, if
+something is left, or if the shared cache was not used or was changed. Linux only.
+
+The script is the "child subreaper" of its processes (prctl(2)): the kernel of Linux makes it the parent of each process whose parent has
+ended. So it finds all of them, also those that leave their process group or clear their environment.
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import ctypes
 import os
 import resource
 import signal
@@ -38,6 +45,7 @@ from jupyter_client import AsyncKernelManager
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).resolve().parent.parent
+PR_SET_CHILD_SUBREAPER = 36
 MARK = "BLOCKNB_CLASSROOM"  # an environment variable by which the script recognises the processes of a run
 INTERVAL_S = 2.0  # between two samples of memory
 GRACE_S = 2.0  # until all processes of a killed kernel must have ended
@@ -63,24 +71,28 @@ class Observer:
     """Finds the processes of a run, and samples them from time to time in a thread."""
 
     def __init__(self, mark: str):
-        self._mark = f"{MARK}={mark}".encode()
+        self.mark, self._mark = mark, f"{MARK}={mark}".encode()
         self._known: set[int] = set()
         self._ended = threading.Event()
+        self.error = ""
         self.peak, self.most_processes, self.most_threads = Sample(), 0, 0
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def processes(self) -> set[int]:
-        """The running processes with the mark in their environment."""
-        found = {int(name) for name in os.listdir("/proc") if name.isdigit()}
-        known = self._known & found
-        for pid in found - known:
-            try:
+        """The running processes below this one, and those with the mark in their environment. A zombie has ended."""
+        parents = {}
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):  # it has ended
+                state, parent = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[:2]
+                if state not in "ZX":
+                    parents[int(name)] = int(parent)
+        known = (self._known & parents.keys()) | below(os.getpid(), parents)
+        for pid in parents.keys() - known - {os.getpid()}:
+            with contextlib.suppress(OSError):  # it has ended, or belongs to another user
                 if self._mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                     known.add(pid)
-            except OSError:
-                continue  # it has ended, or belongs to another user
         self._known = known
-        return known
+        return set(known)
 
     def sample(self) -> Sample:
         made = Sample()
@@ -113,7 +125,11 @@ class Observer:
 
     def _run(self) -> None:
         while not self._ended.wait(INTERVAL_S):
-            now = self.sample()
+            try:
+                now = self.sample()
+            except Exception as error:  # reported, because a thread would end without a word
+                self.error = f"{type(error).__name__}: {error}"
+                return
             self.most_processes = max(self.most_processes, len(now.pss))
             self.most_threads = max(self.most_threads, now.threads)
             if now.total > self.peak.total:
@@ -126,6 +142,19 @@ class Observer:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
+
+
+def below(root: int, parents: dict[int, int]) -> set[int]:
+    """The descendants of a process, by the parents of all processes."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in parents.items():
+        children.setdefault(parent, []).append(pid)
+    found, open_ = set[int](), list(children.get(root, ()))
+    while open_:
+        pid = open_.pop()
+        found.add(pid)
+        open_ += children.get(pid, ())
+    return found
 
 
 @dataclass
@@ -184,8 +213,8 @@ def environment_of(folder: Path, mark: str, shared: str) -> dict[str, str]:
     return {**os.environ, **own, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
 
 
-async def lesson(options: argparse.Namespace, work: Path, mark: str, shared: str) -> None:
-    """Starts the kernels, runs the notebook in all of them, kills them and prints the table."""
+async def lesson(options: argparse.Namespace, work: Path, mark: str, shared: str) -> bool:
+    """Starts the kernels, runs the notebook in all of them, kills them and prints the table. Returns whether all is well."""
     learners = []
     for number in range(options.kernels):
         notebook = nbformat.read(options.notebook, as_version=4)
@@ -194,33 +223,52 @@ async def lesson(options: argparse.Namespace, work: Path, mark: str, shared: str
         manager = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=str(sockets / "k"))
         manager.connection_file = str(sockets / "connection.json")
         learners.append(Learner(manager, notebook))
-    folder = options.notebook.parent
-    with Observer(mark) as observer:
+    observer, before = Observer(mark), elsewhere()
+    try:
+        return await observed(options, work, shared, learners, observer, before)
+    finally:  # also if a kernel did not start
+        for pid in observer.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for one in learners:
+            if one.pid is not None:
+                await one.manager.shutdown_kernel(now=True)
+
+
+async def observed(
+    options: argparse.Namespace, work: Path, shared: str, learners: list[Learner], observer: Observer, before: set[str]
+) -> bool:
+    """The lesson, between the observer's first and last sample. `before` are the files that were elsewhere."""
+    folder, mark = options.notebook.parent, observer.mark
+    with observer:
         begin = time.perf_counter()
         environments = [environment_of(work / f"user{i}", mark, shared) for i in range(options.kernels)]
         await asyncio.gather(*(one.start(own) for one, own in zip(learners, environments, strict=True)))
         ready = time.perf_counter()
         idle = observer.sample()
-        before = resource.getrusage(resource.RUSAGE_SELF)
+        start = resource.getrusage(resource.RUSAGE_SELF)
         await asyncio.gather(*(one.run(folder) for one in learners))
         finished = time.perf_counter()
         after = resource.getrusage(resource.RUSAGE_SELF)
         last = await asyncio.to_thread(observer.sample)
         opened = observer.shared_memory()
-    kernels = kill(learners)
-    for one in learners:
-        await one.manager.shutdown_kernel(now=True)
-    killed = time.perf_counter()
+    kernels, killed = kill(learners), time.perf_counter()
+    # Not manager.shutdown_kernel: it kills the whole process group, and so the compiler workers, which have to end by themselves.
     while (left := sorted(observer.processes())) and time.perf_counter() < killed + GRACE_S:
         await asyncio.sleep(0.05)
+    seconds = time.perf_counter() - killed
     report_memory(observer, idle, last, kernels)
-    client = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    client = after.ru_utime + after.ru_stime - start.ru_utime - start.ru_stime
     print(
         f"time: {ready - begin:.1f} s until all kernels are ready, then {finished - ready:.1f} s for the notebook; CPU time of the kernels "
         f"and their workers {idle.cpu:.1f} s and {last.cpu - idle.cpu:.1f} s (and {client:.1f} s of this script)"
     )
     report_cells(learners)
-    report_left(work, left, killed, opened)
+    nothing = report_left(left, left_files(work, before, opened), seconds)
+    used = report_shared(work, Path(shared)) if shared else True
+    if observer.error:
+        print(f"memory was not sampled to the end: {observer.error}")
+    return nothing and used and not observer.error and not any(one.error for one in learners)
 
 
 def kill(learners: list[Learner]) -> list[int]:
@@ -238,8 +286,9 @@ def report_memory(observer: Observer, idle: Sample, last: Sample, kernels: list[
     def mean(sizes: dict[int, int], pids: list[int]) -> str:
         return f"{statistics.fmean(sizes.get(pid, 0) for pid in pids) / 2**20:.0f}" if pids else "0"
 
+    peak = max(observer.peak.total, last.total)
     print(
-        f"memory (sum of PSS): {idle.total / 2**20:.0f} MiB before the first cell, {observer.peak.total / 2**20:.0f} MiB at the peak, "
+        f"memory (sum of PSS): {idle.total / 2**20:.0f} MiB before the first cell, {peak / 2**20:.0f} MiB at the peak, "
         f"{last.total / 2**20:.0f} MiB at the end"
     )
     for name, pids in (("a kernel", kernels), ("a worker or tool", others)):
@@ -268,16 +317,53 @@ def report_cells(learners: list[Learner]) -> None:
     print(f"{sum(not one.error for one in learners)} of {len(learners)} kernels ran all cells")
 
 
-def report_left(work: Path, left: list[int], killed: float, opened: set[str]) -> None:
-    """Prints what still exists: processes, files in the temporary folders, and those that processes had opened in /dev/shm."""
-    files = [str(path.relative_to(work)) for path in work.glob("user*/tmp/**/*")]
-    memory = sorted(name for name in opened if os.path.exists(name))
-    print(
-        f"left {time.perf_counter() - killed:.2f} s after SIGKILL: {len(left)} processes, {len(files)} temporary files, {len(memory)} "
-        "files in /dev/shm"
+def elsewhere() -> set[str]:
+    """The files in /dev/shm, and those of blocknb in the temporary folder of the system."""
+    found = {str(path) for path in Path("/dev/shm").iterdir()} if os.path.isdir("/dev/shm") else set()
+    return found | {str(path) for path in Path(tempfile.gettempdir()).iterdir() if "blocknb" in path.name}
+
+
+def left_files(work: Path, before: set[str], opened: set[str]) -> list[str]:
+    """What is left of the kernels: temporary files, files of the caches that were not renamed, and new files elsewhere."""
+    own = list(work.glob("user*/tmp/**/*"))
+    own += [
+        path for path in work.glob("user*/**/.*") if ".new" in path.name and "tmp" not in path.relative_to(work).parts
+    ]
+    return [str(path.relative_to(work)) for path in own] + sorted(
+        (elsewhere() - before) | {name for name in opened if os.path.exists(name)}
     )
-    for name in (*map(str, left), *files, *memory):
+
+
+def report_left(left: list[int], files: list[str], seconds: float) -> bool:
+    """Prints which processes and files still exist `seconds` after the kill. Returns whether there is none."""
+    print(f"left {seconds:.2f} s after SIGKILL: {len(left)} processes, {len(files)} files")
+    for pid in left:
+        with contextlib.suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            print(f"  {pid}: {' '.join(command.split())[:200]}")
+    for name in files:
         print(f"  {name}")
+    return not left and not files
+
+
+def entries(folder: Path) -> set[str]:
+    """The compiled kernels of a cache, by their keys."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*.bnb")}
+
+
+def state(folder: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of each file of a folder."""
+    return {str(path): (found.st_size, found.st_mtime_ns) for path in folder.rglob("*") if (found := path.stat())}
+
+
+def report_shared(work: Path, shared: Path) -> bool:
+    """Prints how many kernels came from the shared cache. Returns whether it has some, and no learner compiled one of them."""
+    offered = entries(shared)
+    again = sorted({name for cache in work.glob("user*/cache") for name in entries(cache) & offered})
+    print(f"shared cache: {len(offered)} kernels, {len(again)} of which a learner compiled anyway")
+    for name in again:
+        print(f"  {name}")
+    return bool(offered) and not again
 
 
 def main() -> int:
@@ -287,6 +373,7 @@ def main() -> int:
     parser.add_argument("--shared", action="store_true", help="build a shared cache first")
     options = parser.parse_args()
     options.notebook = options.notebook.absolute()
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with tempfile.TemporaryDirectory(prefix="class-") as name, tempfile.TemporaryDirectory(dir="/tmp") as cache:
         work, shared = Path(name), ""
         if options.shared:
@@ -299,8 +386,12 @@ def main() -> int:
             f"{options.kernels} kernels, {os.cpu_count()} CPUs, {'a shared cache' if shared else 'no shared cache'}",
             flush=True,
         )
-        asyncio.run(lesson(options, work, uuid.uuid4().hex, shared))
-    return 0
+        built = state(Path(shared)) if shared else {}
+        good = asyncio.run(lesson(options, work, uuid.uuid4().hex, shared))
+        if shared and state(Path(shared)) != built:
+            print("the lesson has changed the shared cache")
+            good = False
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ def missing() -> dict[str, list[str]]:
         found[theirs] = [n for n in names if not has(mine, n)]
     from triton.language import tensor
 
-    from blocknb.language.surface import MEMBERS
+    from blocknb.language.declarations import MEMBERS
 
     known = MEMBERS | {"T", "dtype", "shape", "type", "numel", "handle", "data"}
     found["triton.language.tensor"] = [

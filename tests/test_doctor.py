@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -111,3 +112,15 @@ def test_the_makefile_gets_its_extra_from_a_script_that_needs_nothing_installed(
     answer = subprocess.run(script, capture_output=True, text=True, check=True)
     assert answer.stdout.strip() in ("cuda13", "cuda12", "toolchain")
     assert (ROOT / "requirements" / f"{answer.stdout.strip()}.lock").exists()
+
+
+@pytest.mark.parametrize("buffered", ["", "1"])
+def test_a_reader_that_ends_early_is_no_error(buffered):
+    """`blocknb doctor | head -1`."""
+    command = [sys.executable, "-m", "blocknb", "doctor"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": buffered}
+    ours, theirs = os.pipe()
+    os.close(ours)
+    done = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, text=True, env=environment, check=False)
+    os.close(theirs)
+    assert (done.returncode, done.stderr) == (141, "")

@@ -95,3 +95,28 @@ def test_a_file_that_is_neither_committed_nor_built_is_stray() -> None:
     ]
     found = dist["stray"](map(dist["source_of"], names), committed)
     assert found == ["blocknb/notes.txt", "labextension/dist/static/1.js.map"]
+
+
+def test_pytest_tests_the_checkout_in_which_it_runs() -> None:
+    """The editable install may be that of another worktree."""
+    import blocknb
+
+    assert Path(blocknb.__file__).is_relative_to(ROOT)
+
+
+@pytest.mark.parametrize("extra", ["toolchain", "cuda12", "cuda13"])
+def test_the_lock_of_a_container_pins_all_that_its_extras_need(extra: str) -> None:
+    """A package without a line in the lock would have any version, as ptxas of CUDA 13 for a driver of CUDA 12."""
+    recipe = (ROOT / "containers" / "Containerfile").read_text()
+    (named,) = re.findall(r"whl\)\[(.*?)\]", recipe)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert "requirements/${EXTRA}.lock" in recipe and "${EXTRA}" in named
+    wanted, names = list(project["dependencies"]), named.replace("${EXTRA}", extra).split(",")
+    while names:
+        for requirement in project["optional-dependencies"][names.pop()]:
+            inner = re.match(r"blocknb\[(.*)\]", requirement)
+            names += inner[1].split(",") if inner else []
+            wanted += [] if inner else [requirement]
+    found = {re.match(r"[\w.-]+", one)[0].lower().replace("_", "-") for one in wanted}
+    lock = (ROOT / "requirements" / f"{extra}.lock").read_text()
+    assert found <= {name.lower().replace("_", "-") for name in re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)}

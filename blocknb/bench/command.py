@@ -6,6 +6,7 @@ prints a table and returns its rows.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import json
@@ -17,10 +18,15 @@ from pathlib import Path
 from blocknb.bench.rows import Row, show
 from blocknb.bench.suite.runner import BenchOptions
 from blocknb.bench.unmeasured import summary, unmeasured
-from blocknb.errors import KernelError
+from blocknb.errors import KernelError, Unsupported
 from blocknb.runtime import whole_files
 
-BENCHMARKS: dict[str, Callable[[], list[Row]]] = {}
+BENCHMARKS: dict[str, Callable[..., list[Row]]] = {}
+#: The fields of BenchOptions that a benchmark takes: those of BENCHMARKS as keyword arguments. Others take the whole.
+TAKES: dict[str, tuple[str, ...]] = {
+    "launch": ("device",),
+    "plan_check": ("device", "rounds", "seed", "shapes_count"),
+}
 #: The benchmarks of compiled PyTorch code: what they measure, and the module whose `run(name, options, keep)` measures it.
 TORCH: dict[str, tuple[str, str]] = {
     "torch_layers": ("layers against Liger-Kernel, forward and backward", "blocknb.bench.torch_layers.run"),
@@ -34,15 +40,20 @@ FAMILIES = ("gemm", "ragged", "skinny", "attention", "decode", "kinds")
 INTERRUPTED = 130  # the exit status, as of a shell
 
 
-def benchmark(function: Callable[[], list[Row]]) -> Callable[[], list[Row]]:
-    BENCHMARKS[function.__name__] = function
-    return function
+def benchmark(*options: str) -> Callable[[Callable[..., list[Row]]], Callable[..., list[Row]]]:
+    """Registers a benchmark, which takes these fields of BenchOptions as keyword arguments."""
+
+    def register(function: Callable[..., list[Row]]) -> Callable[..., list[Row]]:
+        BENCHMARKS[function.__name__], TAKES[function.__name__] = function, options
+        return function
+
+    return register
 
 
 # -- the limits of this machine
 
 
-@benchmark
+@benchmark()
 def ceilings() -> list[Row]:
     """Measures the ceilings of this machine for rooflines: memory, caches, FP32, tensor cores."""
     from blocknb.profile import ceilings as limits
@@ -72,7 +83,7 @@ def ceilings() -> list[Row]:
 # -- compile times
 
 
-@benchmark
+@benchmark()
 def compile() -> list[Row]:
     """Compile times, compared with Triton's if BLOCKNB_TRITON_PYTHON names a Python that has it. Needs no GPU."""
     from blocknb.bench import compile_times
@@ -80,7 +91,7 @@ def compile() -> list[Row]:
     return compile_times.run()
 
 
-@benchmark
+@benchmark()
 def scaling() -> list[Row]:
     """Compile times by stage, for kernels of 125 to 2000 statements and for tiles of 2^16 elements."""
     from blocknb.bench import scaling
@@ -95,12 +106,15 @@ def scaling() -> list[Row]:
 # -- from multiply-adds to warp specialization
 
 
-@benchmark
-def gemm_steps() -> list[Row]:
+@benchmark("device", "rounds", "peers", "shapes")
+def gemm_steps(device: str, rounds: int, peers: Sequence[str], shapes: Sequence[str]) -> list[Row]:
     """One matrix product in eight steps, from multiply-adds to a persistent, warp-specialized kernel. Needs a GPU."""
     from blocknb.bench.suite import steps
 
-    rows = steps.measure()
+    _needs_gpu("gemm_steps", device)
+    rows = steps.measure(
+        shapes=steps.chosen(shapes), rounds=rounds, library=not peers or not steps.PEERS.isdisjoint(peers)
+    )
     for shape in dict.fromkeys(row["shape"] for row in rows):
         mine = [{k: v for k, v in row.items() if k != "device"} for row in rows if row["shape"] == shape]
         show(f"C = A B^T, fp16, {shape}, {rows[0]['device']}: one optimization per step", mine)
@@ -110,14 +124,25 @@ def gemm_steps() -> list[Row]:
 # -- kernels of other projects
 
 
-@benchmark
-def attention_tutorial() -> list[Row]:
+@benchmark("device", "rounds", "peers")
+def attention_tutorial(device: str, rounds: int, peers: Sequence[str]) -> list[Row]:
     """The backward pass of Triton's attention tutorial as it stands, compiled by blocknb and by Triton. Needs a GPU."""
     from blocknb.bench.suite import tutorial
 
-    rows = tutorial.measure()
+    _needs_gpu("attention_tutorial", device)
+    rows = tutorial.measure(rounds, triton=not peers or tutorial.TRITON in peers)
     show("Backward pass of Triton's tutorial 06, fp16, one batch of 16384 tokens", rows)
     return rows
+
+
+def _needs_gpu(name: str, device: str) -> None:
+    """Raises Unsupported for `--device cpu`, and without a GPU."""
+    from blocknb.runtime import machine
+
+    if device == "cpu":
+        raise Unsupported(f"{name} has no measurement on a CPU", hint="leave out --device cpu on a machine with a GPU")
+    if not machine.has_gpu():
+        raise Unsupported(f"{name} needs a GPU, and CuPy found none")
 
 
 def zoo(options: BenchOptions) -> list[Row]:
@@ -173,6 +198,9 @@ def run(wanted: Sequence[str], options: BenchOptions, path: str = "") -> int:
     """
     if not (chosen := known_names(wanted)) or not writable(path):
         return 2
+    for name in chosen if wanted else ():
+        if unused := ignored(name, options):
+            print(f"{name} takes no {', '.join(unused)}", file=sys.stderr)
     found: dict[str, list[Row]] = {}
 
     def keep(name: str, rows: list[Row]) -> None:
@@ -196,6 +224,17 @@ def known_names(wanted: Sequence[str]) -> list[str]:
         print(f"no benchmark {', '.join(unknown)}; there are {', '.join([*groups(), *names()])}", file=sys.stderr)
         return []
     return wanted or [name for name in names() if name != "zoo" and name not in TORCH]
+
+
+def ignored(name: str, options: BenchOptions) -> list[str]:
+    """The options that were set, and that a benchmark of `TAKES` does not take, as the command line writes them."""
+    usual = BenchOptions()
+    given = [
+        field.name
+        for field in dataclasses.fields(options)
+        if getattr(options, field.name) != getattr(usual, field.name)
+    ]
+    return [f"--{field.replace('_', '-')}" for field in given if name in TAKES and field not in TAKES[name]]
 
 
 def writable(path: str) -> bool:
@@ -223,7 +262,8 @@ def jobs(
         found["kernels"] = lambda: runner.run(ours, options)
     found |= {"launch": lambda: launching.run(options.device)} if "launch" in chosen else {}
     found |= {"plan_check": lambda: plan_check.run(options)} if "plan_check" in chosen else {}
-    found |= {name: BENCHMARKS[name] for name in chosen if name in BENCHMARKS}
+    for name in (one for one in chosen if one in BENCHMARKS):
+        found[name] = functools.partial(BENCHMARKS[name], **{field: getattr(options, field) for field in TAKES[name]})
     found |= {
         name: functools.partial(_torch, name, options, functools.partial(keep, name))
         for name in chosen

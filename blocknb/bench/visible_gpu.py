@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 
 DEVICES = ("cpu", "gpu", "")
@@ -18,14 +19,18 @@ def device(text: str) -> str:
 def select(wanted: str) -> str:
     """Hides all GPUs but the one of a number, before CUDA starts. Returns the kind of device: "cpu", "gpu" or "".
 
-    The number counts the GPUs of CUDA_VISIBLE_DEVICES, if it is set. Raises ValueError for a number that it does not have.
+    The number counts the GPUs of CUDA_VISIBLE_DEVICES, if it is set. As in CUDA, the list ends before -1, and an empty one hides all GPUs.
+    Raises ValueError for a number that it does not have.
     """
     if not wanted.isdecimal():
         return wanted
-    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    if visible and int(wanted) >= len(visible):
-        raise ValueError(
-            f"--device {wanted}: CUDA_VISIBLE_DEVICES={','.join(visible)} has GPUs 0 to {len(visible) - 1}"
-        )
-    os.environ["CUDA_VISIBLE_DEVICES"] = visible[int(wanted)] if visible else wanted
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = wanted
+        return "gpu"
+    visible = list(itertools.takewhile(lambda name: name not in ("", "-1"), map(str.strip, named.split(","))))
+    if int(wanted) >= len(visible):
+        has = f"has GPUs 0 to {len(visible) - 1}" if visible else "hides all GPUs"
+        raise ValueError(f"--device {wanted}: CUDA_VISIBLE_DEVICES={','.join(visible)} {has}")
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible[int(wanted)]
     return "gpu"

@@ -43,8 +43,8 @@ from blocknb.ir.core import Value
 from blocknb.ir.interp_tile import Program, numpy_dtype
 from blocknb.ir.report import lines
 from blocknb.language.constants import constexpr, unwrap
+from blocknb.language.declarations import BUILTINS, running
 from blocknb.language.ops import TypeRule
-from blocknb.language.surface import BUILTINS, running
 from blocknb.language.types import DType, Pointer
 
 

@@ -34,7 +34,7 @@ from blocknb.frontend.merge import leaves
 from blocknb.frontend.scope import Frame, Returned, emits, expression
 from blocknb.frontend.source import MISSING, Parameter, Source, source_of
 from blocknb.ir.core import Value
-from blocknb.language import surface
+from blocknb.language import declarations
 from blocknb.language import types as t
 from blocknb.language.constants import constexpr, unwrap
 from blocknb.language.library import LIBRARY
@@ -51,7 +51,7 @@ _signatures: dict[str, tuple[tuple[Parameter, ...], str | None]] = {}
 def signature(name: str) -> tuple[tuple[Parameter, ...], str | None]:
     """The parameters that a builtin declares, and the name of its `*` parameter."""
     if name not in _signatures:
-        parameters = list(inspect.signature(surface.BUILTINS[name]).parameters.values())
+        parameters = list(inspect.signature(declarations.BUILTINS[name]).parameters.values())
         star = next((p.name for p in parameters if p.kind == p.VAR_POSITIONAL), None)
         named = (
             Parameter(p.name, default=p.default, keyword_only=p.kind == p.KEYWORD_ONLY)

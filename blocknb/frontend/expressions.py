@@ -24,9 +24,9 @@ from blocknb.frontend.scope import Frame, as_constant, expression
 from blocknb.frontend.source import source_of
 from blocknb.ir.core import Value
 from blocknb.language import types as t
+from blocknb.language.declarations import BUILTINS, MEMBERS
 from blocknb.language.library import LIBRARY
 from blocknb.language.refused import REFUSED
-from blocknb.language.surface import BUILTINS, MEMBERS
 
 SYMBOLS: dict[type, str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**", ast.MatMult: "@",

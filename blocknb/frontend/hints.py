@@ -9,8 +9,8 @@ import builtins
 from collections.abc import Iterable
 from typing import Any
 
+from blocknb.language.declarations import BUILTINS
 from blocknb.language.library import LIBRARY
-from blocknb.language.surface import BUILTINS
 
 _DEVICE = "import it: from blocknb.language.extra import libdevice"
 INSTEAD = {

@@ -37,7 +37,7 @@ from blocknb.frontend.shapes import constant_int
 from blocknb.frontend.statements import is_constexpr
 from blocknb.ir.core import Block, Value
 from blocknb.language import types as t
-from blocknb.language.surface import BUILTINS
+from blocknb.language.declarations import BUILTINS
 from blocknb.language.types import Tile
 
 MAX_UNROLLED = 10_000

@@ -7,7 +7,7 @@ tensor descriptor takes the offsets with every access. The front end lowers both
 
 from __future__ import annotations
 
-from blocknb.language.surface import builtin, method
+from blocknb.language.declarations import builtin, method
 
 
 @builtin

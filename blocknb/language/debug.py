@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blocknb.language.surface import builtin
+from blocknb.language.declarations import builtin
 
 
 @builtin

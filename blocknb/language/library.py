@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from blocknb.language import surface as tl
 from blocknb.language.constants import constexpr
+from blocknb.language.declarations import MEMBERS
 from blocknb.language.types import float32, float64, int32
 
 LIBRARY: dict[str, Callable] = {}
@@ -24,7 +25,7 @@ def inline(function: Callable) -> Callable:
 
 def inline_method(function: Callable) -> Callable:
     """A library function that is also a method of tiles."""
-    tl.MEMBERS.add(function.__name__)
+    MEMBERS.add(function.__name__)
     return inline(function)
 
 

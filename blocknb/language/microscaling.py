@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from blocknb.language import surface as tl
 from blocknb.language.constants import constexpr
+from blocknb.language.declarations import builtin
 from blocknb.language.library import inline
 from blocknb.language.moves import join
 from blocknb.language.types import bfloat16, float32, uint8, uint16
@@ -17,7 +18,7 @@ from blocknb.language.types import bfloat16, float32, uint8, uint16
 # mypy: disable-error-code="operator,assignment"
 
 
-@tl.builtin
+@builtin
 def dot_scaled(
     lhs,
     lhs_scale,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from blocknb import forks
 from blocknb.errors import LaunchError
 from blocknb.frontend.source import Source
-from blocknb.language.surface import running
+from blocknb.language.declarations import running
 from blocknb.runtime import arguments, launch_context
 from blocknb.runtime import compile as compiler
 from blocknb.runtime.arguments import DESCRIBE

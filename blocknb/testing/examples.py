@@ -193,7 +193,7 @@ TYPES |= {"constexpr", "dtype", "pi32_t", "pointer_type", "slice", "str_to_ty", 
 
 def documented() -> Iterator[tuple[str, Any]]:
     """Every name with a docstring, as a kernel writes it (tl.load, tensor.to, libdevice.acos), and its function."""
-    from blocknb.language.surface import BUILTINS, MEMBERS
+    from blocknb.language.declarations import BUILTINS, MEMBERS
 
     for name in tl.__all__:
         found = getattr(tl, name)

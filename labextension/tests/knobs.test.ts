@@ -1,5 +1,6 @@
 import { describe, expect, test, vi } from 'vitest';
 
+import { mountView } from '../src/core/mount_view';
 import type { Modified } from '../src/core/schema';
 import { fixture, saved, shown, until } from './fixtures';
 
@@ -125,5 +126,41 @@ describe('knobs', () => {
     await until(() => request.mock.calls.length === 3);
     const sent = request.mock.calls.map((call) => (call[1] as { knobs: { num_warps: number | null } }).knobs);
     expect(sent.map(({ num_warps }) => num_warps)).toEqual([null, 4, null]);
+  });
+});
+
+describe('knobs that are disposed', () => {
+  const pause = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, 150)); // longer than the debounce
+
+  test.each(['knobs', 'card'])(
+    'a change just before a widget “%s” is removed is not requested',
+    async (key) => {
+      const request = vi.fn(() => new Promise(() => {}));
+      const place = document.createElement('div');
+      document.body.replaceChildren(place);
+      const host = { ...saved, state: 'live' as const, request };
+      const view = mountView(place, key, fixture('scale'), host, {}, () => {});
+      await until(() => place.querySelector('[role=tab][data-key=knobs], [data-knob]'));
+      place.querySelector<HTMLElement>('[role=tab][data-key=knobs]')?.click();
+      place.querySelector<HTMLInputElement>('[data-knob=BLOCK]')!.dispatchEvent(new Event('input'));
+      view.dispose();
+      await pause();
+      expect(request).not.toHaveBeenCalled();
+    },
+  );
+
+  test('the answer to a request that was in progress is neither shown nor saved', async () => {
+    let answer = (_: unknown): void => {};
+    const request = vi.fn(() => new Promise((resolve) => (answer = resolve)));
+    const save = vi.fn();
+    const { card, open } = shown(fixture('scale'), { ...saved, state: 'live', request, save });
+    const panel = open('knobs');
+    panel.querySelector<HTMLInputElement>('input[type=checkbox]')!.click();
+    await until(() => request.mock.calls.length === 1);
+    card.dispose();
+    answer({ document: fixture('versions') });
+    await pause();
+    expect(save).not.toHaveBeenCalled();
+    expect(request).toHaveBeenCalledTimes(1);
   });
 });

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from blocknb.bench import command, plan_check, unmeasured
-from blocknb.bench.suite import launching, runner
+from blocknb.bench.suite import launching, runner, steps, tutorial
 from blocknb.bench.suite.definition import BenchmarkCase
 from blocknb.bench.suite.runner import BenchOptions
 from blocknb.bench.visible_gpu import select
 from blocknb.cli import main
 from blocknb.profile.timing import Timings, summary
+from blocknb.runtime import machine
 
 
 def test_an_unknown_name_is_refused_with_those_there_are(capsys: pytest.CaptureFixture) -> None:
@@ -88,6 +89,7 @@ def test_a_number_makes_one_gpu_the_only_visible_one(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert [select(text) for text in ("", "cpu", "gpu")] == ["", "cpu", "gpu"]
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert select("1") == "gpu" and os.environ["CUDA_VISIBLE_DEVICES"] == "1"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-7")
     assert select("1") == "gpu" and os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-7"
@@ -108,6 +110,53 @@ def test_a_benchmark_that_breaks_is_told_in_full_and_what_the_others_found_is_wr
     assert json.loads(path.read_text()) == {"ceilings": [{"found": 1}]}
 
 
+@pytest.mark.parametrize(("hidden", "wanted"), [("", "0"), ("-1", "0"), ("2,-1,3", "1"), ("2,,3", "1")])
+def test_a_number_does_not_show_a_gpu_that_the_environment_hides(
+    monkeypatch: pytest.MonkeyPatch, hidden: str, wanted: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    with pytest.raises(ValueError, match="hides all GPUs" if hidden in ("", "-1") else "has GPUs 0 to 0"):
+        select(wanted)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == hidden
+
+
+def test_steps_of_a_product_and_the_tutorial_take_rounds_peers_and_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(machine, "has_gpu", lambda: True)
+    monkeypatch.setattr(steps, "measure", lambda **taken: asked.setdefault("steps", taken) and [])
+    monkeypatch.setattr(tutorial, "measure", lambda *taken, **more: asked.setdefault("tutorial", (*taken, more)) and [])
+    options = BenchOptions("gpu", rounds=3, peers=("torch",), shapes=("64x32x16",))
+    assert command.run(["gemm_steps", "attention_tutorial"], options) == 0
+    assert asked["steps"] == {"shapes": [(64, 32, 16)], "rounds": 3, "library": False}
+    assert asked["tutorial"] == (3, {"triton": False})
+    asked.clear()
+    assert command.run(["gemm_steps", "attention_tutorial"], BenchOptions(peers=("CuPy", "Triton"))) == 0
+    assert asked["steps"] == {"shapes": steps.SHAPES, "rounds": 30, "library": True}
+    assert asked["tutorial"] == (30, {"triton": True})
+
+
+def test_benchmarks_of_a_gpu_do_not_run_on_one_if_a_cpu_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(machine, "has_gpu", lambda: True)
+    for module in (steps, tutorial):
+        monkeypatch.setattr(module, "measure", lambda *_, **__: pytest.fail("it measured"))
+    assert command.run(["gemm_steps", "attention_tutorial"], BenchOptions("cpu")) == 1
+    said = capsys.readouterr().err
+    assert "gemm_steps has no measurement on a CPU" in said and "attention_tutorial has no" in said
+    assert command.run(["gemm_steps"], BenchOptions(shapes=("64x32",))) == 1
+    assert "--shapes 64x32: the steps of a matrix product need MxNxK" in capsys.readouterr().err
+
+
+def test_an_option_that_a_named_benchmark_does_not_take_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setitem(command.BENCHMARKS, "scaling", lambda: [{"ran": True}])
+    assert command.run(["scaling"], BenchOptions("cpu", rounds=3, shapes_count=2)) == 0
+    assert capsys.readouterr().err == "scaling takes no --device, --rounds, --shapes-count\n"
+    assert command.run(["scaling"], BenchOptions()) == 0 and capsys.readouterr().err == ""
+
+
 def test_an_interrupt_ends_all_and_what_was_measured_is_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -124,7 +173,7 @@ def test_names_without_any_are_all_and_kernels_stands_for_the_ready_made_ones(mo
     monkeypatch.setattr(launching, "run", lambda device: ran.append("launch") or [])
     monkeypatch.setattr(plan_check, "run", lambda options: ran.append("plan_check") or [])
     for name in list(command.BENCHMARKS):
-        monkeypatch.setitem(command.BENCHMARKS, name, lambda name=name: ran.append(name) or [])
+        monkeypatch.setitem(command.BENCHMARKS, name, lambda name=name, **taken: ran.append(name) or [])
     assert command.run([], BenchOptions()) == 0
     assert ran[0][:4] == ["add", "copy", "sum", "softmax"] and ran[1:] == ["launch", "plan_check", *command.BENCHMARKS]
     ran.clear()

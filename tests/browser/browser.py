@@ -152,6 +152,10 @@ class Page:
     def set_offline(self, offline: bool) -> None:
         self.ask("offline", offline=offline)
 
+    def emulate(self, **features: str | None) -> None:
+        """Sets media features, in Playwright's names: forcedColors="active"; None for the browser's own."""
+        self.ask("page", method="emulateMedia", args=[features])
+
     def screenshot(self, path: Path) -> None:
         self.ask("page", method="screenshot", args=[{"path": str(path)}])
 

@@ -218,3 +218,32 @@ def test_no_information_depends_on_colour_alone(views):
     sweep = views("Sweep").panel
     lines = sweep("svg .bnb-line")
     assert len({lines[i].attribute("stroke-dasharray") for i in range(2)}) == 2
+
+
+@pytest.fixture
+def forced_colours(page):
+    """The page as a high-contrast mode of the system shows it."""
+    page.emulate(forcedColors="active")
+    yield
+    page.emulate(forcedColors=None)
+
+
+@pytest.mark.usefixtures("forced_colours")
+def test_marks_and_pictures_show_in_forced_colours(views, screenshots):
+    background = "(element) => getComputedStyle(element).backgroundColor"
+    outline = "(element) => getComputedStyle(element).outlineStyle"
+    code = views("Code").listing("Machine code")
+    code.line(code.find("ex2.approx")).hover()
+    assert code(".cm-line.bnb-highlight")[0].run(outline) == "solid"
+    views("Code").leave()
+    passes = views("Passes")
+    selected, other = (passes.panel(f".bnb-stage[aria-selected='{on}']")[0].run(background) for on in ("true", "false"))
+    assert selected != other
+    assert passes.panel(".cm-changedLine")[0].run(outline) in ("solid", "dashed")
+    passes.screenshot(screenshots / "passes-forced-colours.png")
+    cells = (
+        "(sheet) => new Set([...sheet.querySelectorAll('.bnb-cell')].map((cell) => getComputedStyle(cell).fill)).size"
+    )
+    assert views("Tiles").panel(".bnb-sheet").run(cells) > 1
+    text = "(text) => getComputedStyle(text).fill"
+    assert views("Roofline").panel("svg text")[0].run(text) == passes.run("(card) => getComputedStyle(card).color")

@@ -5,12 +5,13 @@ One notebook: a helper in a cell of its own, two versions of a matrix product th
 
 from __future__ import annotations
 
+import json
 import re
 import time
 
 import pytest
 from browser import eventually
-from laboratory import SCRIPT, Card, Notebook, complaints
+from laboratory import SCRIPT, Card, Notebook, code_cell, complaints
 from softmax import SETUP
 
 HELPER = """\
@@ -238,6 +239,23 @@ def test_lines_of_a_helper_in_another_cell_light_up_there_and_back(card, noteboo
     assert any("scaled" in line or "mul" in line for line in lit) and not any("max" in line for line in lit), lit
     eventually(lambda: notebook.lit(FIRST), lambda lit: lit == call)
     card.leave()
+
+
+@pytest.mark.full
+def test_a_helper_whose_cell_is_rendered_after_the_card_lights_up_the_card(notebook, lab, page):
+    """JupyterLab renders the cells of a long notebook when they come near the visible part."""
+    notebook.save()
+    saved = json.loads((lab.folder / notebook.path).read_text("utf-8"))["cells"]
+    between = [code_cell("\n".join(f"# {cell}, {line}" for line in range(40))) for cell in range(80)]
+    cells = [saved[0], saved[FIRST], *between, saved[HELP]]
+    last = len(cells) - 1
+    later = Notebook(page, lab.write("later.ipynb", cells), start=False)
+    later.card(1).open("Code")
+    assert page.run("(cell) => blocknb.cell(cell).editor === null", last)
+    later.show(last)(".jp-InputArea .cm-line")[lines_of(HELPER, "tl.maximum")[0] - 1].click()
+    lit = "(cell) => blocknb.cell(cell).node.querySelectorAll('.bnb-card .cm-line.bnb-highlight').length"
+    eventually(lambda: page.run(lit, 1), bool)
+    later.close(shut_down=False)
 
 
 @pytest.mark.full

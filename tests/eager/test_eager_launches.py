@@ -257,7 +257,7 @@ def test_stores_before_an_error_reach_the_gpu(remote):
 
 def test_a_new_op_of_the_table_works_without_changes_here(monkeypatch):
     from blocknb.frontend.scope import HANDLERS
-    from blocknb.language import meaning, ops, rules, surface
+    from blocknb.language import declarations, meaning, ops, rules
 
     spec = ops.OpSpec(
         "hypot",
@@ -273,12 +273,12 @@ def test_a_new_op_of_the_table_works_without_changes_here(monkeypatch):
         "hypot",
         lambda frame, a, b: frame.emit.value("hypot", *frame.emit.agree(tl.float32, a, b)),
     )
-    monkeypatch.setattr(surface, "BUILTINS", dict(surface.BUILTINS))
+    monkeypatch.setattr(declarations, "BUILTINS", dict(declarations.BUILTINS))
 
     def hypot(a, b): ...
 
     hypot.__qualname__ = "hypot"
-    hypot = surface.builtin(hypot)
+    hypot = declarations.builtin(hypot)
 
     @blocknb.kernel
     def k(x, out):

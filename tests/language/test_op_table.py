@@ -17,9 +17,9 @@ from blocknb.errors import Unsupported
 from blocknb.ir.build import Builder
 from blocknb.ir.core import Block, Func, Hint, Value
 from blocknb.language import types as t
+from blocknb.language.declarations import BUILTINS
 from blocknb.language.op_spec import TRAITS, OpSpec
 from blocknb.language.ops import OPS, TypeRule, named
-from blocknb.language.surface import BUILTINS
 from blocknb.language.types import Pointer, Tile
 from blocknb.profile.work import FLOPS
 from blocknb.target import Target

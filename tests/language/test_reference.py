@@ -31,6 +31,7 @@ def test_example_of_a_name_gives_the_documented_result(name):
 
 
 def test_the_reference_lists_every_name_in_a_group():
+    assert TABLE.keys() == EXAMPLES.keys(), "blocknb reference writes the table anew"
     assert reference.render(TABLE) == reference.TABLE.read_text(), "blocknb reference writes the table anew"
     lost = [name for name in EXAMPLES if reference.group(name) == "Other names"]
     assert lost == [], "give these a place in reference.GROUPS"

@@ -9,8 +9,8 @@ import pytest
 import blocknb.language as tl
 from blocknb.errors import KernelError
 from blocknb.frontend.scope import HANDLERS
+from blocknb.language.declarations import BUILTINS, MEMBERS
 from blocknb.language.library import LIBRARY
-from blocknb.language.surface import BUILTINS, MEMBERS
 
 LOOPS = {"range", "static_range"}  # the front end treats them as iterators
 BELOW = ("blocknb.language.target_info", "blocknb.language.extra.cuda")  # modules that have builtins of their own

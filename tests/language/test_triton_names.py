@@ -12,8 +12,8 @@ import blocknb.language as tl
 from blocknb.errors import KernelError, TypeMismatch, Unsupported
 from blocknb.frontend.parse import parse
 from blocknb.ir.text import print_func
+from blocknb.language.declarations import MEMBERS
 from blocknb.language.refused import REFUSED
-from blocknb.language.surface import MEMBERS
 from blocknb.target import Target
 
 #: `triton.language.__all__` of Triton 3.9, and names that only 3.6 has.

@@ -19,9 +19,9 @@ import blocknb.language as tl
 from blocknb.codegen import batch_assembly, gpu, llvm
 from blocknb.errors import CompilerBug, KernelError
 from blocknb.language import libdevice
+from blocknb.language.declarations import BUILTINS, MEMBERS
 from blocknb.language.library import LIBRARY
 from blocknb.language.ops import OPS as OP_TABLE
-from blocknb.language.surface import BUILTINS, MEMBERS
 from blocknb.target import Target
 from matrix import ENTRIES, others
 from matrix.build import GLOBALS, Batch, batch, compiled, refusal

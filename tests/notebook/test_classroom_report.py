@@ -1,7 +1,8 @@
-"""scripts/classroom.py reports a lesson in which kernels have failed or died."""
+"""scripts/classroom.py reports a lesson in which kernels have failed or died, or have left something, and fails then."""
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,3 +59,63 @@ def test_kernels_that_have_died_keep_no_other_from_being_killed(classroom):
     assert alive.wait(10) < 0
     with pytest.raises(ProcessLookupError):
         os.kill(dead.pid, 0)
+
+
+#: A process that leaves its group, has no environment and no parent; a temporary file; a file in the memory of the system.
+LEAVES = """import os, subprocess, sys, tempfile
+tempfile.mkstemp()
+open("/dev/shm/left-by-a-lesson-{number}", "w").close()
+code = "import os, time\\nif os.fork() == 0: os.setsid(); time.sleep(600)"
+subprocess.run([sys.executable, "-I", "-c", code], env={{}})"""
+
+
+def lesson(tmp_path, source):
+    """The exit status and the output of a lesson with one kernel."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
+    path = tmp_path / "lesson.ipynb"
+    nbformat.write(notebook, path)
+    command = [sys.executable, ROOT / "scripts" / "classroom.py", "--kernels", "1", "--notebook", path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_lesson_that_leaves_nothing_succeeds(tmp_path):
+    status, said = lesson(tmp_path, "1 + 1")
+    assert status == 0, said
+    assert "after SIGKILL: 0 processes, 0 files" in said and "1 of 1 kernels ran all cells" in said
+
+
+def test_a_lesson_that_leaves_a_process_and_files_fails_and_names_them(tmp_path):
+    number = os.getpid()
+    memory = Path(f"/dev/shm/left-by-a-lesson-{number}")
+    try:
+        status, said = lesson(tmp_path, LEAVES.format(number=number))
+    finally:
+        memory.unlink(missing_ok=True)
+    assert status == 1
+    assert "after SIGKILL: 1 processes, 2 files" in said and str(memory) in said and "user0/tmp/" in said
+    (pid,) = re.findall(r"^  (\d+): .*time\.sleep\(600\)", said, re.MULTILINE)
+    state = Path(f"/proc/{pid}/stat")  # the script has ended it
+    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_lesson_with_an_error_fails(tmp_path):
+    status, said = lesson(tmp_path, "1 / 0")
+    assert status == 1 and "ZeroDivisionError" in said and "0 of 1 kernels ran all cells" in said
+
+
+@pytest.mark.parametrize(("private", "good"), [((), True), (("ab/other.bnb",), True), (("ab/key.bnb",), False)])
+def test_a_kernel_that_the_shared_cache_has_and_a_learner_compiled_is_a_failure(classroom, tmp_path, private, good):
+    for name in ("shared/ab/key.bnb", *(f"user0/cache/{name}" for name in private)):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert classroom.report_shared(tmp_path, tmp_path / "shared") == good
+    assert not classroom.report_shared(tmp_path, tmp_path / "user1")  # a shared cache without a kernel proves nothing
+
+
+def test_files_of_a_cache_that_were_not_renamed_are_left(classroom, tmp_path):
+    for name in ("user0/cache/ab/key.bnb", "user0/cache/ab/.new-0f", "user1/.progress.json.7.new", "user1/tmp/x"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = classroom.left_files(tmp_path, classroom.elsewhere(), set())
+    assert sorted(found) == ["user0/cache/ab/.new-0f", "user1/.progress.json.7.new", "user1/tmp/x"]

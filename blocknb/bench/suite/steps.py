@@ -16,7 +16,7 @@ from typing import Any
 
 import blocknb
 import blocknb.language as tl
-from blocknb.bench.suite.definition import Shape, shape_text
+from blocknb.bench.suite.definition import Shape, parse_shape, shape_text
 from blocknb.bench.suite.products import TOLERANCE
 from blocknb.errors import Unsupported
 from blocknb.profile.timing import interleaved
@@ -24,6 +24,7 @@ from blocknb.profile.timing import interleaved
 RECORD = Path(__file__).parent / "gemm_steps.json"
 SHAPES: tuple[Shape, ...] = ((4096, 4096, 4096), (4096, 4096, 512))  # M, N, K
 LIBRARY = "cuBLAS"
+PEERS = {LIBRARY, "CuPy"}  # the names of `--peers`, because CuPy calls cuBLAS
 Row = dict[str, Any]
 
 
@@ -94,8 +95,18 @@ def run_step(kernel: Any, step: Step, a: Any, b: Any, c: Any) -> None:
     kernel[tiles,](a, b, c, m, n, k, **step.launch)
 
 
-def measure(kernel: Any = matmul, shapes: Sequence[Shape] = SHAPES, rounds: int = 30) -> list[Row]:
-    """Times all steps, ping-pong and cuBLAS on this GPU, interleaved, with cold caches and fresh random numbers.
+def chosen(shapes: Sequence[str]) -> Sequence[Shape]:
+    """The shapes of the option `--shapes`, MxNxK; without any, `SHAPES`. Raises ValueError for another number of sizes."""
+    found = [parse_shape(text) for text in shapes]
+    if wrong := [text for text, shape in zip(shapes, found, strict=True) if len(shape) != 3]:
+        raise ValueError(f"--shapes {wrong[0]}: the steps of a matrix product need MxNxK, such as 4096x4096x512")
+    return found or SHAPES
+
+
+def measure(
+    kernel: Any = matmul, shapes: Sequence[Shape] = SHAPES, rounds: int = 30, library: bool = True
+) -> list[Row]:
+    """Times all steps, ping-pong and (with `library`) cuBLAS on this GPU, interleaved, with cold caches and fresh random numbers.
 
     Returns a row per shape and step. Its keys are `shape`, `step` (None for ping-pong and cuBLAS), `name` and `device`. `ms` is the median,
     and `low` and `high` are the quartiles. The others are `TFLOP/s`, and `gain` over the previous step. Raises ArithmeticError for a wrong
@@ -111,7 +122,7 @@ def measure(kernel: Any = matmul, shapes: Sequence[Shape] = SHAPES, rounds: int 
     found = []
     for m, n, k in shapes:
         a, b = (cupy.random.standard_normal((rows, k), dtype=cupy.float32).astype(cupy.float16) for rows in (m, n))
-        c, library = cupy.empty((m, n), cupy.float16), cupy.empty((m, n), cupy.float16)
+        c = cupy.empty((m, n), cupy.float16)
         exact = a.astype(cupy.float64) @ b.astype(cupy.float64).T
         calls: dict[str, Callable[[], Any]] = {
             step.name: partial(run_step, kernel, step, a, b, c) for step in (*STEPS, PING_PONG)
@@ -123,7 +134,8 @@ def measure(kernel: Any = matmul, shapes: Sequence[Shape] = SHAPES, rounds: int 
             if not bool(cupy.allclose(c.astype(cupy.float64), exact, rtol, atol)):
                 raise ArithmeticError(f"{name}, {shape_text((m, n, k))}: the result is wrong")
         del exact
-        calls[LIBRARY] = partial(cupy.matmul, a, b.T, out=library)
+        if library:
+            calls[LIBRARY] = partial(cupy.matmul, a, b.T, out=cupy.empty((m, n), cupy.float16))
         times = interleaved(calls, gpu=True, rounds=rounds, warmup=2).complete()
         found += rows((m, n, k), times, properties["name"].decode())
     return found

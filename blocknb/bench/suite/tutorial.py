@@ -15,7 +15,7 @@ from blocknb.profile.timing import interleaved
 
 SHAPES = ((4096, 64), (16384, 64))  # tokens and head dimension
 SEEDS = (1, 2, 3)
-ROUNDS = 15
+TRITON = "Triton"
 
 
 def arrays(torch: Any, tokens: int, head: int, causal: bool) -> dict[str, Any]:
@@ -47,30 +47,38 @@ def wrong(torch: Any, made: dict[str, Any], found: dict[str, Any], causal: bool)
     return attention.compared(torch, {name: value.double() for name, value in found.items()}, exact)
 
 
-def measure() -> list[dict[str, Any]]:
-    """A row per mask, shape and seed. Raises ValueError without torch or Triton, and for a wrong result."""
+def measure(rounds: int = 30, triton: bool = True) -> list[dict[str, Any]]:
+    """A row per mask, shape and seed: milliseconds of blocknb, and with `triton` those of Triton, and their ratio.
+
+    Raises ValueError without torch or Triton, and for a wrong result."""
     try:
         torch = importlib.import_module("torch")
-        importlib.import_module("triton")
+        if triton:
+            importlib.import_module("triton")
     except ImportError as error:
         raise ValueError(f"this benchmark needs torch and Triton ({error})") from None
-    theirs = loaded("staged", rewritten(Path(staged_gradients.__file__).read_text(), "triton"))
+    modules: dict[str, Any] = {"blocknb": staged_gradients}
+    if triton:
+        modules[TRITON] = loaded("staged", rewritten(Path(staged_gradients.__file__).read_text(), "triton"))
     rows = []
     for causal in (True, False):
         for tokens, head in SHAPES:
             for seed in SEEDS:
                 torch.manual_seed(seed)
                 made, calls = arrays(torch, tokens, head, causal), dict[str, Callable[[], None]]()
-                for name, module in (("blocknb", staged_gradients), ("Triton", theirs)):
+                for name, module in modules.items():
                     found = {x: torch.full_like(made["q"], math.nan) for x in ("dq", "dk", "dv")}
                     calls[name] = call(module, made, found, causal)
                     calls[name]()
                     if why := wrong(torch, made, found, causal):
                         raise ValueError(f"{name}, {tokens} x {head}, seed {seed}: {why}")
-                times = interleaved(calls, gpu=True, rounds=ROUNDS, warmup=2).complete()
-                ours, other = (times[name].median for name in calls)
-                rows.append({
-                    "shape": f"{tokens}x{head}", "mask": "causal" if causal else "none", "seed": seed,
-                    "blocknb, ms": ours, "Triton, ms": other, "Triton / blocknb": other / ours,
-                })  # fmt: skip
+                times = interleaved(calls, gpu=True, rounds=rounds, warmup=2).complete()
+                medians = {name: times[name].median for name in calls}
+                row: dict[str, Any] = {
+                    "shape": f"{tokens}x{head}",
+                    "mask": "causal" if causal else "none",
+                    "seed": seed,
+                }
+                row |= {f"{name}, ms": median for name, median in medians.items()}
+                rows.append(row | ({f"{TRITON} / blocknb": medians[TRITON] / medians["blocknb"]} if triton else {}))
     return rows

@@ -22,11 +22,13 @@ export class KnobSession {
   /** Whether a knob changed during the request. The latest settings follow it. */
   private pending = false;
   private readonly listeners = new Set<() => void>();
+  private readonly unsubscribe: () => void;
+  private disposed = false;
 
   constructor(private readonly store: Store) {
     this.first = store.doc;
     this.settings = settingsOf(store.doc);
-    store.subscribe((change) => {
+    this.unsubscribe = store.subscribe((change) => {
       if (change === 'document') {
         this.documentChanged();
       } else if (change === 'host') {
@@ -77,8 +79,12 @@ export class KnobSession {
     this.schedule();
   }
 
+  /** Drops a change that was not requested yet. The answer to a request in progress is not shown. */
   dispose(): void {
+    this.disposed = true;
+    this.pending = false;
     window.clearTimeout(this.timer);
+    this.unsubscribe();
     this.listeners.clear();
   }
 
@@ -114,7 +120,7 @@ export class KnobSession {
     if (status) {
       this.say(`${status[0].toUpperCase()}${status.slice(1)}`);
     }
-    if (document && !this.pending) {
+    if (document && !this.pending && !this.disposed) {
       this.status = 'Measuring…';
       this.store.update(document);
     }
@@ -131,7 +137,7 @@ export class KnobSession {
       const answer = (await this.store.host.request?.('turn', { knobs: { ...this.settings } }, (report) =>
         this.reported(report),
       )) as { document: Document; saved?: Document };
-      if (!this.pending) {
+      if (!this.pending && !this.disposed) {
         this.status = answer.document.knobs?.why ?? '';
         this.store.update(answer.document);
         this.store.host.save?.(answer.saved ?? answer.document);
@@ -156,6 +162,12 @@ export function knobsOf(store: Store): KnobSession {
   const found = sessions.get(store) ?? new KnobSession(store);
   sessions.set(store, found);
   return found;
+}
+
+/** Ends the knobs of a card that is disposed, if it has any. */
+export function disposeKnobs(store: Store): void {
+  sessions.get(store)?.dispose();
+  sessions.delete(store);
 }
 
 /** Tells whether a document shows the run cell like another one, and not what the user changed afterwards. */

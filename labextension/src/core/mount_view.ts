@@ -9,6 +9,7 @@ import { fetchDeferred } from './deferred';
 import { h } from './dom';
 import type { Host } from './host';
 import { listenKeys } from './keys';
+import { disposeKnobs } from './knob_session';
 import { mount, paintNotice, updateViews } from './mount';
 import type { Document } from './schema';
 import type { ShownParts } from './shown_parts';
@@ -219,6 +220,7 @@ function mountSingle(element: HTMLElement, key: string, store: Store): { dispose
       stop();
       stopDeferred();
       mounted?.dispose?.();
+      disposeKnobs(store);
       store.dispose();
       root.remove();
     },

@@ -5,7 +5,7 @@
 
 import { button, h, renderBackquotes } from './dom';
 import { knobControls, type KnobControls } from './knob_controls';
-import { knobsOf } from './knob_session';
+import { disposeKnobs, knobsOf } from './knob_session';
 import type { Document } from './schema';
 import type { Store } from './store';
 import type { Tabs } from './tabs';
@@ -102,9 +102,7 @@ export function strip(store: Store, bar: Tabs): Strip {
     dispose() {
       stop();
       controls?.dispose();
-      if (store.doc.knobs) {
-        knobsOf(store).dispose();
-      }
+      disposeKnobs(store);
     },
   };
 }

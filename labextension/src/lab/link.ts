@@ -79,17 +79,50 @@ function containsSource(cell: Cell, source: SourceText): boolean {
   return wanted.every((line, i) => lines[source.first_line - 1 + i] === line);
 }
 
-/** Highlights lines of a cell. Does nothing if the notebook has removed the editor, for example after scrolling. */
-export function highlightCell(cell: Cell, lines: readonly number[]): void {
-  editorOf(cell)?.dispatch({ effects: setHighlight.of(lines) });
+/** Calls `use` with the editor of a cell: now, or when the notebook makes it. A windowed notebook makes it when the cell first comes near. */
+function withEditor(cell: Cell, use: (editor: EditorView) => void): void {
+  const editor = editorOf(cell);
+  if (editor) {
+    use(editor);
+    return;
+  }
+  void cell.ready.then(() => {
+    const made = cell.isDisposed ? null : editorOf(cell);
+    if (made) {
+      use(made);
+    }
+  });
 }
 
-/** Reports the line of a cell under the pointer or cursor. Returns a function that stops the reports. */
+/** The lines that a cell without an editor is to highlight. */
+const waiting = new WeakMap<Cell, readonly number[]>();
+
+/** Highlights lines of a cell, at once or when it has an editor. */
+export function highlightCell(cell: Cell, lines: readonly number[]): void {
+  waiting.set(cell, lines);
+  withEditor(cell, (editor) => {
+    if (waiting.get(cell) === lines) {
+      waiting.delete(cell);
+      editor.dispatch({ effects: setHighlight.of(lines) });
+    }
+  });
+}
+
+/** Reports the line of a cell under the pointer or cursor, once it has an editor. Returns a function that stops the reports. */
 export function watchCell(cell: Cell, listener: Listener): () => void {
-  const editor = editorOf(cell);
-  if (!editor) {
-    return () => {};
-  }
+  let stop: (() => void) | null = () => {};
+  withEditor(cell, (editor) => {
+    if (stop) {
+      stop = watchEditor(editor, listener);
+    }
+  });
+  return () => {
+    stop?.();
+    stop = null;
+  };
+}
+
+function watchEditor(editor: EditorView, listener: Listener): () => void {
   const all = listeners.get(editor) ?? new Set();
   listeners.set(editor, all.add(listener));
   return () => {

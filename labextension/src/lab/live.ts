@@ -63,7 +63,9 @@ export class CardConnection {
     void this.kernel.interrupt();
   }
 
+  /** Closes the connection. `onClose` is not called, because the page closes it itself. */
   dispose(): void {
+    this.comm.onClose = () => {};
     this.kernel.statusChanged.disconnect(this.status, this);
     this.kernel.disposed.disconnect(this.closed, this);
     if (!this.comm.isDisposed) {

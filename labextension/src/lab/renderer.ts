@@ -47,6 +47,8 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
   private widget: WidgetOutput | null = null;
   private connection: CardConnection | null = null;
   private model: IRenderMime.IMimeModel | null = null;
+  /** The document of the card. */
+  private shown: Document | null = null;
   /** The rendered document as JSON. */
   private rendered = '';
   /** Whether the card lost its kernel. */
@@ -76,10 +78,14 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
     this.model = model;
     const doc = model.data[MIME] as unknown;
     if (!readable(doc)) {
+      this.removeCard();
+      this.rendered = '';
       await this.renderStatic(model);
       return;
     }
     if (doc.widget) {
+      this.removeCard();
+      this.rendered = '';
       const { WidgetOutput } = await import('./widget_output'); // most notebooks have no widgets
       if (!this.isDisposed) {
         this.widget ??= new WidgetOutput(this, () => this.panel);
@@ -94,18 +100,54 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
     }
     this.rendered = content;
     try {
-      if (this.card) {
-        this.card.update(doc);
-      } else {
-        this.card = mount(this.node, doc, this.host(doc));
-        void this.openConnection(doc, model.trusted);
-      }
+      this.showCard(doc);
     } catch (error) {
       console.warn('blocknb shows the static card:', error);
-      this.card?.dispose();
-      this.card = null;
+      this.removeCard();
       await this.renderStatic(model);
     }
+  }
+
+  /** Shows a document of a card. The card stays if it is one of the same kernel; its host is always that of the new document. */
+  private showCard(doc: Document): void {
+    const before = this.shown;
+    if (before && before.model !== doc.model) {
+      this.disconnect();
+    }
+    if (this.card && before?.kind === doc.kind && before.kernel === doc.kernel) {
+      this.card.update(doc);
+    } else {
+      this.removeCard();
+      this.widget?.dispose();
+      this.widget = null;
+      this.card = mount(this.node, doc, this.host(doc));
+      if (this.isAttached) {
+        this.settle(doc);
+      }
+    }
+    this.shown = doc;
+    if (before) {
+      this.updateHost(doc); // the cell and the kernel's card may be others
+    }
+    this.reconnect();
+  }
+
+  /** Removes the card and its connection, before this renderer shows something else. */
+  private removeCard(): void {
+    if (this.place) {
+      this.app.docks.detach(this.place);
+    }
+    this.place = null;
+    this.disconnect();
+    this.card?.dispose();
+    this.card = this.shown = null;
+  }
+
+  /** Closes the connection to the kernel's card. The next document is not one that lost its kernel. */
+  private disconnect(): void {
+    this.connection?.dispose();
+    this.connection = null;
+    this.disconnected = false;
   }
 
   protected onAfterAttach(): void {
@@ -137,14 +179,10 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
   }
 
   dispose(): void {
-    if (this.place) {
-      this.app.docks.detach(this.place);
-    }
     this.contentChanged?.disconnect(this.onContentChanged, this);
     this.session?.kernelChanged.disconnect(this.reconnect, this);
     window.clearTimeout(this.timer);
-    this.connection?.dispose();
-    this.card?.dispose();
+    this.removeCard();
     this.widget?.dispose();
     super.dispose();
   }
@@ -259,23 +297,28 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
       return;
     }
     this.connecting = true;
-    const connection = await CardConnection.open(kernel, doc.model, () => this.onClosed(doc)).finally(
+    const connection = await CardConnection.open(kernel, doc.model, () => this.onClosed()).finally(
       () => (this.connecting = false),
     );
     if (this.isDisposed || !this.card) {
       connection?.dispose();
       return;
     }
+    if (this.shown?.model !== doc.model) {
+      connection?.dispose(); // another document came meanwhile
+      this.reconnect();
+      return;
+    }
     this.connection = connection;
     this.disconnected = connection === null;
-    this.updateHost(doc);
+    this.updateHost(this.shown);
   }
 
-  private onClosed(doc: Document): void {
+  private onClosed(): void {
     this.connection = null;
     this.disconnected = true;
-    if (!this.isDisposed) {
-      this.updateHost(doc);
+    if (!this.isDisposed && this.shown) {
+      this.updateHost(this.shown);
     }
   }
 

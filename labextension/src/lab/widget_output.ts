@@ -39,7 +39,7 @@ export class WidgetOutput {
   private attempt = 0;
   private saveTimer = 0;
 
-  private readonly layout = new PanelLayout();
+  private readonly layout: PanelLayout;
 
   /** `owner` gets the live widget as its child. `panel` returns the notebook of the owner, once the owner is attached. */
   constructor(
@@ -47,7 +47,8 @@ export class WidgetOutput {
     private readonly panel: () => NotebookPanel | null,
   ) {
     owner.node.replaceChildren(this.saved);
-    owner.layout = this.layout;
+    this.layout = (owner.layout as PanelLayout | null) ?? new PanelLayout();
+    owner.layout ??= this.layout;
     document.addEventListener(SHOWN_EVENT, this.onShown);
   }
 
