@@ -41,6 +41,7 @@ from blocknb.layouts.shared import SharedLayout, matrix_cost, row_major, swizzle
 SELECT_CYCLES = 2  # of a warp: a partition of the SM selects 16 lanes per cycle
 PARTITIONS = 4  # of an SM; a warp stays in one
 SHUFFLE_LATENCY = 25
+SECTOR_BYTES = 32  # the smallest unit in which the L2 cache answers
 SHARED_LATENCY = 90  # a store and a load of 25 to 30 cycles each, and the barriers around them
 
 
@@ -390,10 +391,12 @@ def choose_shared(
     *,
     store_matrix: bool = False,
     load_matrix: bool = False,
+    copied: bool = False,
 ) -> SharedLayout:
     """The layout of the buffer through which a conversion goes: the least wavefronts and instructions on both sides.
 
-    `store_matrix`, `load_matrix`: the target has stmatrix (sm_90) and ldmatrix (sm_75), and they may be used.
+    `store_matrix`, `load_matrix`: the target has stmatrix (sm_90) and ldmatrix (sm_75), and they may be used. `copied`: asynchronous
+    copies may fill the buffer, which write whole sectors of the L2 cache faster than parts of them (see `keeps_sectors`).
     Candidates are the plain and swizzled orders, and buffers made for the two layouts (see `_made_to_measure`).
     """
     element_bits = max(8, element_bits)
@@ -403,11 +406,25 @@ def choose_shared(
         candidates += [swizzled(source.shape, element_bits, order, limit) for limit in (128, 64, 32)]
         candidates.append(row_major(source.shape, order))
 
+    sectors = (source.num_registers * element_bits << len(source.lane)) // (8 * SECTOR_BYTES)  # of a warp
+
     def cost(shared: SharedLayout) -> int:
         store = access_price(source, shared, element_bits, store_matrix)
-        return store + access_price(target, shared, element_bits, load_matrix)
+        split = sectors if copied and not keeps_sectors(source, shared, element_bits) else 0
+        return store + split + access_price(target, shared, element_bits, load_matrix)
 
     return min(dict.fromkeys(candidates or [row_major(source.shape)]), key=cost)
+
+
+def keeps_sectors(source: Layout, shared: SharedLayout, element_bits: int) -> bool:
+    """Whether a buffer has each aligned run of 32 bytes of a tile, which one sector of the L2 cache holds, in one aligned run of 32 bytes.
+
+    A load whose layout is `source` has its vectors, or else its lanes, along the axis that is contiguous in memory.
+    """
+    within = 8 * SECTOR_BYTES // element_bits
+    axes = [source.dim_bits(axis) for axis in range(len(source.shape))]
+    along = next((bits for first in (source.reg, source.lane) for bits in axes if first and first[0] == 1 << bits.start), None)
+    return along is None or all(shared.offset(1 << bit) < within for bit in along[: within.bit_length() - 1])
 
 
 def _made_to_measure(source: Layout, target: Layout, element_bits: int) -> list[SharedLayout]:
