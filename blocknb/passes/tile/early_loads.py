@@ -13,7 +13,7 @@ Source: Volkov, "Better Performance at Lower Occupancy" (GTC 2010).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from blocknb.analysis.liveness import Liveness, registers
@@ -97,20 +97,22 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
         if op.name == "for":
             planner.loop(op)
             planner.branches(op)
+        if op.name in LOOPS:
+            planner.ordered(op)
     planner.reduced_tiles()
     func = rebuild(func, moving(planner.moved)) if planner.moved else func
     return planner.straight(func.with_attrs(min_ctas=planner.min_ctas) if planner.min_ctas else func)
 
 
 class EarlyLoads(PipeliningLegality):
-    """Chooses the ops that move to the head of each loop's body, or of a branch: `moved`, in order, the last one a load. `min_ctas` is the
-    number of CTAs per SM whose registers suffice for loads without a scheduling barrier; 0 if ptxas may choose."""
+    """Chooses a new order for the ops of loops' bodies and of branches: `moved`, by block. `min_ctas` is the number of CTAs per SM whose
+    registers suffice for loads without a scheduling barrier; 0 if ptxas may choose."""
 
     def __init__(self, func: Func, notes: Notes):
         super().__init__(func, notes)
         self.threads = 32 * func.attrs["num_warps"]
         self.liveness = Liveness(func, self.threads)
-        self.moved: dict[Block, list[Op]] = {}
+        self.moved: dict[Block, tuple[Op, ...]] = {}
         self.min_ctas = 0
 
     def loop(self, loop: Op) -> None:
@@ -147,6 +149,25 @@ class EarlyLoads(PipeliningLegality):
             has_barrier = any(op.attrs.get("scheduling_barrier") for op in block.ops)
             if LEAST <= needs <= left and not has_barrier and block not in self.moved:
                 self.move(block, first, needs, "a branch", "clock")
+
+    def ordered(self, loop: Op) -> None:
+        """Plans the loads of a `while`, or of a loop that waits for other programs: those between two ops which order accesses. The body
+        of a `while` runs after its condition, and no load leaves the body."""
+        inside = [op for block in loop.blocks for op in walk(block)]
+        if {op.name for op in inside} & {"dot", *COMPUTED} or (loop.name == "for" and not why_none_within(inside)):
+            return
+        body = loop.blocks[-1]
+        left = min(MOST, min(256, REGISTERS // self.threads) - ROOM - self.liveness.peak(loop))
+        ops: list[Op] = []
+        for segment in segments(body.ops):
+            first, needs = self.loads_among(segment)
+            if LEAST <= needs <= left and not any(op.attrs.get("scheduling_barrier") for op in segment):
+                self.allow(first[-1], REGISTERS // ((self.liveness.peak(loop) + needs + ROOM) * self.threads))
+            else:
+                first = []
+            ops += [*first, *without(segment, first)]
+        if any(old is not new for old, new in zip(body.ops, ops, strict=True)):
+            self.moved[body] = tuple(ops)
 
     def held_throughout(self, loop: Op) -> int:
         """The registers per thread of the tiles that a loop carries, and of those that are live throughout it."""
@@ -234,8 +255,7 @@ class EarlyLoads(PipeliningLegality):
         last = revised(first[-1], attrs={**first[-1].attrs, "scheduling_barrier": "straight"})
         where = "during a product" if during else "after a product"
         self.notes(last, f"all loads {where} are in flight at once, in {counted(needs, 'register')} per thread")
-        rest = (op for op in segment if op not in first)
-        return [*before[: len(before) - len(during)], *first[:-1], last, *during, *rest]
+        return [*before[: len(before) - len(during)], *first[:-1], last, *during, *without(segment, first)]
 
     def loads_of(self, block: Block) -> tuple[list[Op], int]:
         """The ops that can move to the head of a block, the last one a load, and the registers per thread that their loads take."""
@@ -254,11 +274,16 @@ class EarlyLoads(PipeliningLegality):
         return first, sum(self.size(op) for op in first if op.name == "load")
 
     def move(self, block: Block, first: list[Op], needs: int, where: str, barrier: bool | str) -> None:
-        """Plans that ops move to the head of a block, with a scheduling barrier. Nested branches need barriers on the `clock`, because
-        LLVM knows the outcome of a second one on the same number."""
+        """Plans that ops move to the head of a block, with a scheduling barrier."""
+        first = self.with_barrier(first, needs, where, barrier)
+        self.moved[block] = (*first, *without(block.ops, first))
+
+    def with_barrier(self, first: list[Op], needs: int, where: str, barrier: bool | str) -> list[Op]:
+        """Ops that end with a load, with a scheduling barrier after it. Nested branches need barriers on the `clock`, because LLVM knows
+        the outcome of a second one on the same number."""
         last = revised(first[-1], attrs={**first[-1].attrs, "scheduling_barrier": barrier})
-        self.moved[block] = [*first[:-1], last]
         self.notes(last, f"all loads of {where} are in flight at once, in {counted(needs, 'register')} per thread")
+        return [*first[:-1], last]
 
     def behind(self, load: Op, body: Sequence[Op]) -> list[Op] | None:
         """The ops of a body from which the operands of a load are computed, in order; None if they are not arithmetic alone."""
@@ -278,8 +303,25 @@ def inside_of(ops: Sequence[Op]) -> list[Op]:
     return [inner for op in ops for inner in (op, *(x for block in op.blocks for x in walk(block)))]
 
 
-def moving(moved: dict[Block, list[Op]]) -> Callable:
-    """A visitor that puts ops at the heads of these bodies of loops and branches."""
+def without(ops: Iterable[Op], moved: Iterable[Op]) -> list[Op]:
+    """The ops that did not move. A moved op with a new attribute has its old id."""
+    ids = {op.id for op in moved}
+    return [op for op in ops if op.id not in ids]
+
+
+def segments(ops: Sequence[Op]) -> Iterator[list[Op]]:
+    """The ops of a block, cut after each op with an order of its own, each loop and each branch."""
+    segment: list[Op] = []
+    for op in ops:
+        segment.append(op)
+        if why_none_within([op]) or op.name in (*LOOPS, "if"):
+            yield segment
+            segment = []
+    yield segment
+
+
+def moving(moved: dict[Block, tuple[Op, ...]]) -> Callable:
+    """A visitor that puts the ops of these bodies of loops and branches in their new order."""
 
     def visit(op: Op, rebuild: Rebuild) -> Any:
         if not any(block in moved for block in op.blocks):
@@ -287,8 +329,6 @@ def moving(moved: dict[Block, list[Op]]) -> Callable:
         return rebuild.keep(op.replace(blocks=tuple(map(changed, op.blocks)))).results
 
     def changed(block: Block) -> Block:
-        first = moved.get(block, [])
-        ids = {op.id for op in first}
-        return Block(block.args, (*first, *(x for x in block.ops if x.id not in ids)))
+        return Block(block.args, moved.get(block, block.ops))
 
     return visit
