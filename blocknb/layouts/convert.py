@@ -396,7 +396,7 @@ def choose_shared(
     """The layout of the buffer through which a conversion goes: the least wavefronts and instructions on both sides.
 
     `store_matrix`, `load_matrix`: the target has stmatrix (sm_90) and ldmatrix (sm_75), and they may be used. `copied`: asynchronous
-    copies may fill the buffer, which write whole sectors of the L2 cache faster than parts of them (see `keeps_sectors`).
+    copies may fill the buffer. Of equal layouts, one that keeps the sectors of the L2 cache whole is then better (see `keeps_sectors`).
     Candidates are the plain and swizzled orders, and buffers made for the two layouts (see `_made_to_measure`).
     """
     element_bits = max(8, element_bits)
@@ -406,12 +406,10 @@ def choose_shared(
         candidates += [swizzled(source.shape, element_bits, order, limit) for limit in (128, 64, 32)]
         candidates.append(row_major(source.shape, order))
 
-    sectors = (source.num_registers * element_bits << len(source.lane)) // (8 * SECTOR_BYTES)  # of a warp
-
-    def cost(shared: SharedLayout) -> int:
+    def cost(shared: SharedLayout) -> tuple[int, bool]:
         store = access_price(source, shared, element_bits, store_matrix)
-        split = sectors if copied and not keeps_sectors(source, shared, element_bits) else 0
-        return store + split + access_price(target, shared, element_bits, load_matrix)
+        split = copied and not keeps_sectors(source, shared, element_bits)
+        return store + access_price(target, shared, element_bits, load_matrix), split
 
     return min(dict.fromkeys(candidates or [row_major(source.shape)]), key=cost)
 
