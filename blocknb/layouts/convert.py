@@ -41,7 +41,7 @@ from blocknb.layouts.shared import SharedLayout, matrix_cost, row_major, swizzle
 SELECT_CYCLES = 2  # of a warp: a partition of the SM selects 16 lanes per cycle
 PARTITIONS = 4  # of an SM; a warp stays in one
 SHUFFLE_LATENCY = 25
-SECTOR_BYTES = 32  # the smallest unit in which the L2 cache answers
+VECTOR_BYTES = 16  # of the asynchronous copies that bypass the L1 cache
 SHARED_LATENCY = 90  # a store and a load of 25 to 30 cycles each, and the barriers around them
 
 
@@ -415,14 +415,16 @@ def choose_shared(
 
 
 def keeps_sectors(source: Layout, shared: SharedLayout, element_bits: int) -> bool:
-    """Whether a buffer has each aligned run of 32 bytes of a tile, which one sector of the L2 cache holds, in one aligned run of 32 bytes.
+    """Whether a buffer has the two vectors of 16 bytes of each sector of the L2 cache in one aligned run of 32 bytes.
 
-    A load whose layout is `source` has its vectors, or else its lanes, along the axis that is contiguous in memory.
+    `source` is the layout of a load. A load without such vectors counts as one that keeps its sectors.
     """
-    within = 8 * SECTOR_BYTES // element_bits
-    axes = [source.dim_bits(axis) for axis in range(len(source.shape))]
-    along = next((bits for first in (source.reg, source.lane) for bits in axes if first and first[0] == 1 << bits.start), None)
-    return along is None or all(shared.offset(1 << bit) < within for bit in along[: within.bit_length() - 1])
+    chunk = (8 * VECTOR_BYTES // element_bits).bit_length() - 1
+    for bits in map(source.dim_bits, range(len(source.shape))):
+        if len(bits) > chunk and source.reg[:chunk] == tuple(1 << bit for bit in bits[:chunk]):
+            places = [shared.offset(1 << bit) for bit in bits[: chunk + 1]]
+            return places[:chunk] == [1 << i for i in range(chunk)] and places[chunk] < 2 << chunk
+    return True
 
 
 def _made_to_measure(source: Layout, target: Layout, element_bits: int) -> list[SharedLayout]:
