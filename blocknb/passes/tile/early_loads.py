@@ -134,8 +134,7 @@ class EarlyLoads(PipeliningLegality):
         elif LEAST <= needs <= min(MOST, min(256, REGISTERS // self.threads) - ROOM - peak):
             self.move(loop.blocks[0], first, needs, "an iteration", True)
         elif PAIR <= needs < LEAST and any(op.name == "load" and self.has_wide_vectors(op, PAIR) for op in first):
-            budget = next((x for x in BUDGETS if self.liveness.most() + MARGIN <= x), MOST_REGISTERS)
-            self.allow(first[-1], REGISTERS // (budget * self.threads))
+            self.allow(first[-1], REGISTERS // (budget(self.liveness.most() + MARGIN) * self.threads))
 
     def branches(self, loop: Op) -> None:
         """Plans the loads of each branch of a loop with products, if they are worth it."""
@@ -162,7 +161,7 @@ class EarlyLoads(PipeliningLegality):
         for segment in segments(body.ops):
             first, needs = self.loads_among(segment)
             if LEAST <= needs <= left and not any(op.attrs.get("scheduling_barrier") for op in segment):
-                self.allow(first[-1], REGISTERS // ((self.liveness.peak(loop) + needs + ROOM) * self.threads))
+                self.allow(first[-1], REGISTERS // (budget(self.liveness.most() + needs + ROOM) * self.threads))
             else:
                 first = []
             ops += [*first, *without(segment, first)]
@@ -203,8 +202,8 @@ class EarlyLoads(PipeliningLegality):
         """Plans that machine code may take the registers which this number of resident CTAs leaves; a smaller number counts more."""
         resident = max(1, min(MOST_CTAS, resident))
         self.min_ctas = min(self.min_ctas or resident, resident)
-        budget = min(MOST_REGISTERS, REGISTERS // (resident * self.threads))
-        self.notes(load, f"machine code may take {budget} registers per thread, so that more loads are in flight")
+        most = min(MOST_REGISTERS, REGISTERS // (resident * self.threads))
+        self.notes(load, f"machine code may take {most} registers per thread, so that more loads are in flight")
 
     def size(self, load: Op) -> int:
         """The registers per thread that a load takes."""
@@ -296,6 +295,11 @@ class EarlyLoads(PipeliningLegality):
                 found.append(op)
                 wanted |= set(op.args)
         return found[::-1]
+
+
+def budget(needs: int) -> int:
+    """The registers per thread that a kernel may take if it needs this number: the least of `BUDGETS`, or all."""
+    return next((x for x in BUDGETS if needs <= x), MOST_REGISTERS)
 
 
 def inside_of(ops: Sequence[Op]) -> list[Op]:
