@@ -38,10 +38,11 @@ def enters_converted(op: Op, group: tuple[Value, ...], defs: Mapping[Value, Op],
     if op.name not in LOOPS or made is None or not any(x.name == "dot" for x in within(made)):
         return False
     seen, todo, adds = set(group[1:]), list(group[1:]), False
+    ends = [block.terminator for block in op.blocks]
     while todo:
         for user, _ in users.get(todo.pop(), ()):
             kind = OPS[user.name].kind
-            if user.name not in ("store", "yield", "condition") and kind != "elementwise":
+            if user.name != "store" and user not in ends and kind != "elementwise":
                 return False
             adds = adds or any(x in defs and defs[x].name == "load" for x in user.args if kind == "elementwise")
             todo += [x for x in user.results if x not in seen]
