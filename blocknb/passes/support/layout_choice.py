@@ -46,8 +46,7 @@ class LayoutChoice:
     """The groups of values that share a layout, and the layout of each group. `settle` chooses the layouts."""
 
     def __init__(self, func: Func):
-        self.func = func
-        self.defs, self.block_args, self.users = definitions(func), block_arguments(func), uses(func)
+        self.func, self.defs, self.block_args = func, definitions(func), block_arguments(func)
         self.facts = affine.analyze(func)
         self.cheap: dict[Value, bool] = {}
         self.groups = LayoutGroups()
@@ -105,7 +104,7 @@ class LayoutChoice:
         match op.name:
             case "for" | "while" | "if":
                 for group in carried_together(op):
-                    self.tie_all(group[enters_converted(op, group, self.defs, self.users) :])
+                    self.tie_all(group[enters_converted(op, group, self.defs, self.func) :])
                     self.carried += [(group[1], group[-2])] if op.name in LOOPS else []
                     if op.name == "for":
                         self.carried_groups |= dict.fromkeys(group, group)
@@ -141,7 +140,7 @@ class LayoutChoice:
 
     def recurrences(self) -> list[Op]:
         """The reductions of small tiles that loops carry, where the next tile depends on the result, as in forward substitution."""
-        users, found = self.users, []
+        users, found = uses(self.func), []
         for op, iterations in self.reductions:
             value = op.args[0]
             if iterations == 1 or value.type.size > SMALL or not self.anchored(value):
@@ -270,6 +269,7 @@ class LayoutChoice:
     def propose_sums(self) -> None:
         """Proposes the layout of a loop's reduction for the sum that it is added to, where each thread reduces its elements. A conversion
         for the store then happens once after the loop, and not once per iteration. It weighs less than the loop's loads."""
+        consumers = uses(self.func)
         for op, iterations in self.reductions:
             proposals = self.groups.proposals.get(self.groups.find(op.args[0]), ()) if self.anchored(op.args[0]) else ()
             layout, axis = max(proposals, key=lambda p: p[0], default=(0.0, None))[1], op.attrs["axis"]
@@ -278,8 +278,8 @@ class LayoutChoice:
             sliced = layout.slice(axis)
             if (sliced.lane + sliced.warp).count(0) != (layout.lane + layout.warp).count(0):
                 continue
-            for view in (user for user, _ in self.users.get(op.results[0], ()) if user.name == "expand_dims"):
-                for user, _ in self.users.get(view.result, ()):
+            for view in (user for user, _ in consumers.get(op.results[0], ()) if user.name == "expand_dims"):
+                for user, _ in consumers.get(view.result, ()):
                     if OPS[user.name].kind in POINTWISE and self.anchored(user.results[0]):
                         weight = iterations / 8 * user.result.type.size * user.result.type.dtype.bytes
                         self.groups.propose(user.result, weight, moved_layout(view, sliced))

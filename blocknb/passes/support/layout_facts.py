@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from blocknb.ir.core import Block, Op, Users, Value, walk, within
+from blocknb.ir.core import Block, Func, Op, Value, uses, walk, within
 from blocknb.language import types as t
 from blocknb.language.ops import LOOPS, OPS
 from blocknb.layouts.linear import Layout
@@ -29,7 +29,7 @@ def carried_together(op: Op) -> Iterator[tuple[Value, ...]]:
             yield from zip(op.results, *(block.terminator.args for block in op.blocks), strict=True)
 
 
-def enters_converted(op: Op, group: tuple[Value, ...], defs: Mapping[Value, Op], users: Users) -> bool:
+def enters_converted(op: Op, group: tuple[Value, ...], defs: Mapping[Value, Op], func: Func) -> bool:
     """Whether a loop without products takes over a product, adds loaded tiles to it, and only stores the sum, as stream-K does
     with partial results. One conversion before the loop costs less than one for each loaded tile, and one for the store.
 
@@ -37,7 +37,7 @@ def enters_converted(op: Op, group: tuple[Value, ...], defs: Mapping[Value, Op],
     made = defs.get(group[0])
     if op.name not in LOOPS or made is None or not any(x.name == "dot" for x in within(made)):
         return False
-    seen, todo, adds = set(group[1:]), list(group[1:]), False
+    seen, todo, adds, users = set(group[1:]), list(group[1:]), False, uses(func)
     ends = [block.terminator for block in op.blocks]
     while todo:
         for user, _ in users.get(todo.pop(), ()):

@@ -5,8 +5,9 @@ then waits for the latency of memory once per vector. A scheduling barrier after
 The accumulators of such a loop leave enough registers for the loaded vectors. The same holds for a branch in a loop with products, whose
 loads no asynchronous copy replaces, and for straight code after a product, which computes on one tile and then loads the next one.
 
-Fewer vectors need no barrier. ptxas aims at the most warps per SM, and keeps more loads in flight if it may take more registers
-(`.minnctapersm`).
+A `while` has no index that varies, and code that waits for other programs must not load early. Its loads stand together after each wait,
+without a scheduling barrier. Fewer vectors need no barrier, either. ptxas aims at the most warps per SM, and keeps more loads in flight if
+it may take more registers (`.minnctapersm`).
 
 Source: Volkov, "Better Performance at Lower Occupancy" (GTC 2010).
 """
@@ -59,18 +60,19 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
 
     When: a loop without products loads between 16 and 64 registers per thread and iteration, and no earlier pass prefetches them. Or a
     branch in a loop with products loads between 16 and 96, and the values that the loop carries leave them room. Or between 16 and 96 are
-    loaded after a product that no loop contains. Or a kernel without loops reduces a tile of at least 32.
+    loaded after a product that no loop contains. Or a `while` loop, or a loop that waits for other programs, loads between 16 and 64
+    registers between two waits. Or a kernel without loops reduces a tile of at least 32.
 
     What: the loads move to the head of the iteration or branch, or to the product, with their addresses and masks. Machine code issues all
     of them before it uses the first one. After a product, 16 registers at most are loaded before it, and arrive while it runs. For two
-    vectors of a tile in a loop, for exponentials in a loop of few warps, and for tiles that a kernel without loops only reduces, ptxas may
-    take more registers.
+    vectors of a tile in a loop, for a `while` loop and between waits, for exponentials in a loop of few warps, and for tiles that a kernel
+    without loops only reduces, ptxas may take more registers.
 
     Why: ptxas saves registers. It waits for a vector before it loads the next one into the same registers, and memory idles meanwhile.
 
-    Limits: a load stays where it is if its address was loaded in the iteration, or if the loop stores to its array. The loop stays as it
-    is if it waits for other programs, if it computes exponentials or logarithms and many warps are resident, or if the loads would take
-    too many registers.
+    Limits: a load stays where it is if its address was loaded in the iteration, or if the loop stores to its array. No load passes a wait,
+    a barrier, or the condition of its loop. The loop stays as it is if it computes exponentials or logarithms and many warps are resident,
+    or if the loads would take too many registers.
 
     Before:
 
