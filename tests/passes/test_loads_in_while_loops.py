@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from codegen.test_register_prefetch_code import loops
 from fuzz import simt
 from kernels.base import Case, parameters
 from support import check_pipeline
@@ -59,6 +60,34 @@ def exponentials(x, y, out, n, B: tl.constexpr):
         total = tl.exp(total + tl.load(y + left * B + at))
         total = total * 2 + tl.load(x + left * B + at)
     tl.store(out + at, total)
+
+
+@blocknb.kernel(do_not_specialize=["n"])
+def sums_beside_a_tile(x, y, held, out, n, B: tl.constexpr, H: tl.constexpr):
+    """As `sums_after_waits` without waits. A tile of H elements is live throughout the loop."""
+    at, wide = tl.arange(0, B), tl.arange(0, H)
+    kept = tl.load(held + wide)
+    total = tl.zeros((B,), tl.float32)
+    left = n
+    while left > 0:
+        left -= 1
+        total = tl.abs(total) + tl.load(y + left * B + at)
+        total = total * 2 + tl.load(x + left * B + at)
+    tl.store(out + at, total)
+    tl.store(held + wide, kept + 1)
+
+
+@blocknb.kernel(do_not_specialize=["n"])
+def products_in_a_while_loop(x, y, out, n, R: tl.constexpr):
+    rows = tl.arange(0, R)
+    square = rows[:, None] * R + rows[None, :]
+    total = tl.zeros((R, R), tl.float32)
+    left = n
+    while left > 0:
+        left -= 1
+        total = tl.dot(tl.load(x + left * R * R + square), total, input_precision="ieee")
+        total = tl.abs(total + tl.load(y + left * R * R + square)) + tl.load(x + left * R * R + square)
+    tl.store(out + square, total)
 
 
 def given(n: int, block: int, **more: bool) -> dict:
@@ -129,6 +158,19 @@ def test_few_and_too_many_loads_of_a_while_loop_stay(block, moves):
     assert after == "load sum wait barrier " + ("load load sum sum" if moves else "load sum load sum")
 
 
+@pytest.mark.parametrize(("held", "moves"), [(8192, True), (16384, False)])
+def test_the_loads_of_a_while_loop_take_the_registers_that_live_tiles_leave(held, moves):
+    """The loads take 64 registers per thread; the sum, a load and the tile take 128 or 192, and addresses 24."""
+    arguments = without_flags(3, 4096) | {"held": np.zeros(held, np.float32), "H": held}
+    assert order(early(sums_beside_a_tile, arguments).after) == ("load load sum sum" if moves else "load sum load sum")
+
+
+def test_a_while_loop_with_products_stays():
+    x, y, out = (np.ones(shape, np.float32) for shape in ((3, 64, 64), (3, 64, 64), (64, 64)))
+    stage = early(products_in_a_while_loop, {"x": x, "y": y, "out": out, "n": 3, "R": 64})
+    assert stage.after is stage.before
+
+
 def test_a_while_loop_that_computes_exponentials_stays():
     stage = early(exponentials, without_flags(3, 1024))
     assert stage.after is stage.before
@@ -155,8 +197,11 @@ def test_no_load_of_a_while_loop_runs_before_its_condition():
     arguments = waiting(0, 1024) | {"x": np.zeros(0, np.float32), "y": np.zeros(0, np.float32)}
     func, _ = Case("sums_after_waits", sums_after_waits, dict, dict).lower(arguments, "sm_90a", num_warps=4)
     assert func.attrs["min_ctas"]
-    simt.run(gpu.generate(func, Target.parse("sm_90a")), parameters(func, arguments), [1])
+    module = gpu.generate(func, Target.parse("sm_90a"))
+    simt.run(module, parameters(func, arguments), [1])
     assert (arguments["out"] == 0).all()
+    with pytest.raises(ValueError, match="outside the arrays"):  # with one iteration the loads run
+        simt.run(module, parameters(func, arguments | {"n": 1}), [1])
 
 
 @pytest.mark.parametrize("keeps", [False, True])
@@ -170,3 +215,21 @@ def test_the_gpu_code_of_a_while_loop_is_right(keeps):
         total = np.abs(total + x[row]) + y[row]
         total = total * 2 + (total if keeps else x[row])
     assert (arguments["out"] == total).all()
+
+
+def arithmetic_between_loads(without: tuple[str, ...]) -> int:
+    """The additions and multiplications of machine code between the loads that follow the last barrier of the loop."""
+    arguments = {"x": "*fp32:16", "y": "*fp32:16", "flags": "*i32:16", "out": "*fp32:16", "n": "i32"}
+    given = {"B": 4096, "WAITS": True, "KEEPS": False, "num_warps": 4, "target": "sm_90a", "without": without}
+    trace = sums_after_waits.trace(**arguments, **given)
+    assert trace.resources.spill_bytes == 0
+    codes = max(loops(trace), key=len)
+    codes = codes[len(codes) - codes[::-1].index("BAR") :]
+    loads = [i for i, code in enumerate(codes) if code == "LDG"]
+    assert len(loads) == 16
+    return sum(code in ("FADD", "FFMA", "FMUL") for code in codes[loads[0] : loads[-1]])
+
+
+def test_machine_code_issues_the_loads_after_a_wait_before_their_sums():
+    assert arithmetic_between_loads(()) == 0
+    assert arithmetic_between_loads(("early_loads",)) > 8

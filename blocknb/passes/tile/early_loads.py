@@ -162,7 +162,7 @@ class EarlyLoads(PipeliningLegality):
         ops: list[Op] = []
         for segment in segments(body.ops):
             first, needs = self.loads_among(segment)
-            if LEAST <= needs <= left and not any(op.attrs.get("scheduling_barrier") for op in segment):
+            if LEAST <= needs <= left:
                 self.allow(first[-1], REGISTERS // (budget(self.liveness.most() + needs + ROOM) * self.threads))
             else:
                 first = []
