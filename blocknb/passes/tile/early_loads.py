@@ -19,7 +19,7 @@ from typing import Any
 
 from blocknb.analysis.liveness import Liveness, registers
 from blocknb.ir.build import Rebuild, rebuild, revised
-from blocknb.ir.core import Block, Func, Op, Value, walk, within
+from blocknb.ir.core import Block, Func, Op, Value, is_volatile, walk, within
 from blocknb.language.ops import LOOPS, OPS
 from blocknb.passes.pipelining.legality import PipeliningLegality, why_none_within
 from blocknb.passes.registry import gpu_pass
@@ -63,16 +63,16 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
     loaded after a product that no loop contains. Or a `while` loop, or a loop that waits for other programs, loads between 16 and 64
     registers between two waits. Or a kernel without loops reduces a tile of at least 32.
 
-    What: the loads move to the head of the iteration or branch, or to the product, with their addresses and masks. Machine code issues all
-    of them before it uses the first one. After a product, 16 registers at most are loaded before it, and arrive while it runs. For two
-    vectors of a tile in a loop, for a `while` loop and between waits, for exponentials in a loop of few warps, and for tiles that a kernel
-    without loops only reduces, ptxas may take more registers.
+    What: the loads move to the head of the iteration or branch, or to the product, with their addresses, masks and indices. Machine code
+    issues all of them before it uses the first one. After a product, 16 registers at most are loaded before it, and arrive while it runs.
+    For two vectors of a tile in a loop, for a `while` loop and between waits, for exponentials in a loop of few warps, and for tiles that a
+    kernel without loops only reduces, ptxas may take more registers.
 
     Why: ptxas saves registers. It waits for a vector before it loads the next one into the same registers, and memory idles meanwhile.
 
-    Limits: a load stays where it is if its address was loaded in the iteration, or if the loop stores to its array. No load passes a wait,
-    a barrier, or the condition of its loop. The loop stays as it is if it computes exponentials or logarithms and many warps are resident,
-    or if the loads would take too many registers.
+    Limits: a load stays where it is if the loop stores to its array, or to that of its index, or if each of its elements has a loaded index
+    of its own. No load passes a wait, a barrier, or the condition of its loop. The loop stays as it is if it computes exponentials or
+    logarithms and many warps are resident, or if the loads would take too many registers.
 
     Before:
 
@@ -266,13 +266,13 @@ class EarlyLoads(PipeliningLegality):
         """The same for a sequence of ops."""
         first: list[Op] = []
         for position, op in enumerate(body):
-            if op.name == "load" and op.result.type.shape and not op.attrs.get("volatile"):
+            if op.name == "load" and op.result.type.shape and self.is_movable(op, body[:position]):
                 behind = self.behind(op, body)
-                if behind is not None and not self.why_not_read_early(op, inside_of(body[:position])):
+                if behind is not None:
                     first += [x for x in (*behind, op) if x not in first]
         while first and first[-1].name != "load":
             first.pop()
-        return first, sum(self.size(op) for op in first if op.name == "load")
+        return first, sum(self.size(op) for op in first if op.name == "load" and op.result.type.shape)
 
     def move(self, block: Block, first: list[Op], needs: int, where: str, barrier: bool | str) -> None:
         """Plans that ops move to the head of a block, with a scheduling barrier."""
@@ -287,16 +287,24 @@ class EarlyLoads(PipeliningLegality):
         return [*first[:-1], last]
 
     def behind(self, load: Op, body: Sequence[Op]) -> list[Op] | None:
-        """The ops of a body from which the operands of a load are computed, in order; None if they are not arithmetic alone."""
+        """The ops of a body from which the operands of a load are computed, in order; None if one of them cannot move to its head. They are
+        arithmetic, and loads of indices of several elements. Gathers of single elements are narrow loads, which are in flight anyway."""
         wanted: set[Value] = set(load.args)
         found = []
-        for op in reversed(body[: body.index(load)]):
+        for position in range(body.index(load) - 1, -1, -1):
+            op = body[position]
             if wanted & set(op.results):
-                if not OPS[op.name].pure or op.blocks or op.name == "load":
+                if not self.is_movable(op, body[:position]) or (op.name == "load" and self.size(op) >= self.size(load)):
                     return None
                 found.append(op)
                 wanted |= set(op.args)
         return found[::-1]
+
+    def is_movable(self, op: Op, before: Sequence[Op]) -> bool:
+        """Whether an op is arithmetic, or a load that may run before these ops."""
+        if op.name == "load":
+            return not is_volatile(op) and not self.why_not_read_early(op, inside_of(before))
+        return OPS[op.name].pure and not op.blocks
 
 
 def budget(needs: int) -> int:
