@@ -65,7 +65,7 @@ class Liveness:
         return sum(registers(value, self.threads) for value in live)
 
     def peak(self, loop: Op) -> int:
-        return self.block(loop.blocks[0], self.across(loop))[0]
+        return max(self.block(block, self.across(loop))[0] for block in loop.blocks)
 
     def most(self) -> int:
         """The most that is live at once in the function, in registers per thread."""

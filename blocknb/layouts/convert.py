@@ -41,6 +41,7 @@ from blocknb.layouts.shared import SharedLayout, matrix_cost, row_major, swizzle
 SELECT_CYCLES = 2  # of a warp: a partition of the SM selects 16 lanes per cycle
 PARTITIONS = 4  # of an SM; a warp stays in one
 SHUFFLE_LATENCY = 25
+VECTOR_BYTES = 16  # of the asynchronous copies that bypass the L1 cache
 SHARED_LATENCY = 90  # a store and a load of 25 to 30 cycles each, and the barriers around them
 
 
@@ -390,10 +391,12 @@ def choose_shared(
     *,
     store_matrix: bool = False,
     load_matrix: bool = False,
+    copied: bool = False,
 ) -> SharedLayout:
     """The layout of the buffer through which a conversion goes: the least wavefronts and instructions on both sides.
 
-    `store_matrix`, `load_matrix`: the target has stmatrix (sm_90) and ldmatrix (sm_75), and they may be used.
+    `store_matrix`, `load_matrix`: the target has stmatrix (sm_90) and ldmatrix (sm_75), and they may be used. `copied`: asynchronous
+    copies may fill the buffer. Of equal layouts, one that keeps the sectors of the L2 cache whole is then better (see `keeps_sectors`).
     Candidates are the plain and swizzled orders, and buffers made for the two layouts (see `_made_to_measure`).
     """
     element_bits = max(8, element_bits)
@@ -403,11 +406,28 @@ def choose_shared(
         candidates += [swizzled(source.shape, element_bits, order, limit) for limit in (128, 64, 32)]
         candidates.append(row_major(source.shape, order))
 
-    def cost(shared: SharedLayout) -> int:
+    def cost(shared: SharedLayout) -> tuple[int, bool]:
         store = access_price(source, shared, element_bits, store_matrix)
-        return store + access_price(target, shared, element_bits, load_matrix)
+        split = copied and not keeps_sectors(source, shared, element_bits)
+        return store + access_price(target, shared, element_bits, load_matrix), split
 
     return min(dict.fromkeys(candidates or [row_major(source.shape)]), key=cost)
+
+
+def keeps_sectors(source: Layout, shared: SharedLayout, element_bits: int) -> bool:
+    """Whether a buffer has the two vectors of 16 bytes of each sector of the L2 cache in one aligned run of 32 bytes.
+
+    An asynchronous copy fetches a sector twice if its halves go to places apart: measured on an H200, where a product with blocks of 32
+    fetched 67.6 million sectors instead of 50.7 million, and took 0.30 ms instead of 0.19 ms.
+
+    `source` is the layout of a load. A load without such vectors counts as one that keeps its sectors.
+    """
+    chunk = (8 * VECTOR_BYTES // element_bits).bit_length() - 1
+    for bits in map(source.dim_bits, range(len(source.shape))):
+        if len(bits) > chunk and source.reg[:chunk] == tuple(1 << bit for bit in bits[:chunk]):
+            places = [shared.offset(1 << bit) for bit in bits[: chunk + 1]]
+            return places[:chunk] == [1 << i for i in range(chunk)] and places[chunk] < 2 << chunk
+    return True
 
 
 def _made_to_measure(source: Layout, target: Layout, element_bits: int) -> list[SharedLayout]:

@@ -379,6 +379,17 @@ def test_hints_of_a_load_that_becomes_an_asynchronous_copy_reach_ptx_or_a_note(m
     assert any(f"; its cache modifier {modifier} has no effect on such a copy" in text for text in notes) == lost
 
 
+@pytest.mark.parametrize(("target", "hints"), [("sm_80", True), ("sm_89", True), ("sm_90a", False), ("sm_120a", False)])
+def test_from_sm_90_on_a_note_names_the_eviction_policy_that_a_copy_loses(target, hints) -> None:
+    types = dict.fromkeys("ab", "*fp16:16") | {"out": "*fp32:16", "k": "i32:16", "BLOCK": 64, "num_stages": 3}
+    given = {"MODIFIER": "", "POLICY": "evict_last", "without": ("warp_specialization",), "target": target}
+    made = pipelined.compile(**types, **given)
+    copies = [line for line in made.artifacts["ptx"].splitlines() if "cp.async.c" in line and "shared.global" in line]
+    assert copies and any("cache_hint" in line for line in copies) == hints
+    notes = [note.text for stage in made.trace.stages for note in stage.notes]
+    assert sum("; its eviction policy evict_last has no effect" in text for text in notes) == (not hints)
+
+
 def test_a_copy_by_tma_notes_the_cache_modifier_that_it_loses() -> None:
     types = dict.fromkeys("ab", "*fp16:16") | {"out": "*fp32:16", "k": "i32:16", "BLOCK": 64}
     for modifier, count in (("", 0), (".ca", 1)):

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from layout_strategies import layouts, shapes
 
 from blocknb.layouts import gf2, tables
-from blocknb.layouts.convert import choose_shared, plan, price
+from blocknb.layouts.convert import choose_shared, keeps_sectors, plan, price
 from blocknb.layouts.linear import Layout, collect, distribute
-from blocknb.layouts.shared import ldmatrix_plan, vector_access
+from blocknb.layouts.shared import SharedLayout, ldmatrix_plan, matrix_cost, row_major, vector_access, vector_cost
 
 FP16 = tables.find_mma("fp16", "fp32", 90)
 
@@ -178,6 +178,28 @@ def test_conversion_buffer_allows_ldmatrix_and_stmatrix():
     assert ldmatrix_plan(operand, shared, 16) and vector_access(rows, shared, 16).vector == 8
     shared = choose_shared(RESULT, ROWS, 16, store_matrix=True)
     assert ldmatrix_plan(RESULT, shared, 16) and vector_access(ROWS, shared, 16).vector == 8
+
+
+@pytest.mark.parametrize(
+    ("shape", "warps"), [((32, 32), (2, 2)), ((64, 32), (4, 1)), ((128, 32), (2, 2)), ((64, 64), (2, 2))]
+)
+def test_a_buffer_of_copies_keeps_both_vectors_of_a_sector_together_at_no_cost(shape, warps):
+    """Rows of 64 bytes have equally good layouts that bring the vectors apart."""
+    rows, operand = tables.blocked(shape, (1, 0), 8, 4), tables.operand_a(shape, FP16, warps)
+    copied, other = (choose_shared(rows, operand, 16, load_matrix=True, copied=copied) for copied in (True, False))
+    assert keeps_sectors(rows, copied, 16)
+    assert keeps_sectors(rows, other, 16) == (shape[1] != 32)
+    costs = {(vector_cost(rows, shared, 16), matrix_cost(operand, shared, 16)) for shared in (copied, other)}
+    assert len(costs) == 1
+
+
+def test_sectors_are_kept_by_rows_and_lost_by_columns():
+    rows, columns = tables.blocked((64, 64), (1, 0), 8, 4), tables.blocked((64, 64), (0, 1), 8, 4)
+    shared, narrow = row_major((64, 64)), tables.blocked((64, 64), (1, 0), 4, 4)
+    assert keeps_sectors(rows, shared, 16) and not keeps_sectors(columns, shared, 16)
+    assert keeps_sectors(narrow, row_major((64, 64), (0, 1)), 16)  # it has no vectors of 16 bytes
+    apart = SharedLayout((64, 64), (1, 2, 4, 16, 8, *(1 << bit for bit in range(5, 12))))
+    assert not keeps_sectors(rows, apart, 16)
 
 
 @given(pairs(), st.sampled_from([1, 8, 16, 32, 64]))

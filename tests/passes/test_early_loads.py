@@ -74,7 +74,7 @@ def test_without_the_pass_a_sum_stands_between_the_loads(golden):
     assert off.skipped and before_the_last_load(loop_of(off.after)) == 1
 
 
-def test_a_load_through_a_loaded_index_stays():
+def test_a_load_whose_elements_have_loaded_indices_of_their_own_stays():
     index = seeds.rng().integers(0, 2048, (3, 2048)).astype(np.int32)
     arguments = {"index": index, "x": floats(2048), "out": floats(2048), "m": 3, "B": 2048}
     stage = stages_of(gathered_sums, arguments)["early_loads"]
@@ -83,6 +83,56 @@ def test_a_load_through_a_loaded_index_stays():
     (loop,) = (op for op in stage.after.ops() if op.name == "for")
     index, values = (op for op in loop.blocks[0].ops if op.name == "load")
     assert index.attrs["scheduling_barrier"] and "scheduling_barrier" not in values.attrs
+
+
+@blocknb.kernel(do_not_specialize=["m"])
+def sums_of_chosen_rows(index, x, y, out, m, B: tl.constexpr, KEEPS: tl.constexpr):
+    """Whose rows are chosen by an index that the iteration loads; `KEEPS` stores to the index, or to x."""
+    at = tl.arange(0, B)
+    total = tl.zeros((B,), tl.float32)
+    for i in range(m):
+        if KEEPS == "index":
+            tl.store(index + i, i)
+        row = tl.load(index + i)
+        total = tl.abs(total) + tl.load(y + row * B + at)
+        if KEEPS == "x":
+            tl.store(x + row * B + at, total)
+        total = total * 2 + tl.load(x + row * B + at)
+    tl.store(out + at, total)
+
+
+def chosen(m: int, keeps: str = "", block: int = 1024) -> dict:
+    random = np.random.default_rng(0)
+    x, y = random.integers(-3, 4, (2, 8, block)).astype(np.float32)
+    index = random.integers(0, 8, max(m, 1)).astype(np.int32)
+    return {"index": index, "x": x, "y": y, "out": floats(block), "m": m, "B": block, "KEEPS": keeps}
+
+
+def test_rows_that_a_loaded_index_chooses_are_loaded_together_after_it():
+    stage = stages_of(sums_of_chosen_rows, chosen(3))["early_loads"]
+    (note,) = stage.notes
+    assert note.text == "all loads of an iteration are in flight at once, in 16 registers per thread"
+    loads = [
+        (bool(op.result.type.shape), op.attrs.get("scheduling_barrier"))
+        for op in stage.after.ops()
+        if op.name == "load"
+    ]
+    assert loads == [(False, None), (True, None), (True, True)]
+    assert before_the_last_load(loop_of(stage.before)) == 1 and before_the_last_load(loop_of(stage.after)) == 0
+
+
+@pytest.mark.parametrize("keeps", ["index", "x"])
+def test_rows_stay_behind_a_store_to_their_array_or_to_their_index(keeps):
+    stage = stages_of(sums_of_chosen_rows, chosen(3, keeps))["early_loads"]
+    assert before_the_last_load(loop_of(stage.after)) == 1
+
+
+@pytest.mark.parametrize("m", [0, 3])
+@pytest.mark.parametrize("keeps", ["", "index", "x"])
+def test_chosen_rows_keep_their_sums(keeps, m):
+    arguments = chosen(m, keeps)
+    func = Case("sums_of_chosen_rows", sums_of_chosen_rows, dict, dict).parse(arguments, num_warps=4)
+    check_pipeline(func, parameters(func, arguments), 1, "sm_90a")
 
 
 @pytest.mark.parametrize(("block", "why"), [(256, "few registers"), (16384, "too many")])

@@ -13,6 +13,7 @@ import blocknb.language as tl
 from blocknb import passes
 from blocknb.codegen import gpu
 from blocknb.ir.core import Func
+from blocknb.passes.tile import early_loads
 from blocknb.target import Target
 from blocknb.trace import Stage
 
@@ -45,6 +46,24 @@ def product_in_a_branch(x, y, z, out, n, R: tl.constexpr):
     tl.store(out + square, total)
 
 
+@blocknb.kernel
+def copies_after_a_product(x, y, held, kept, out, WIDTHS: tl.constexpr, HELD: tl.constexpr):
+    """Copies lines after a product; a thread of one warp loads WIDTHS registers of each. Before, HELD registers are live at once."""
+    rows = tl.arange(0, 16)
+    square = rows[:, None] * 16 + rows[None, :]
+    if HELD > 0:
+        more, most = tl.arange(0, 32 * (HELD - 128)), tl.arange(0, 32 * 128)
+        first = tl.load(y + more)
+        tl.store(held + most, tl.load(held + most) + 1)
+        tl.store(held + more, first)
+    a = tl.load(x + square)
+    total = tl.dot(a, tl.trans(a), input_precision="ieee")
+    for i in tl.static_range(len(WIDTHS)):
+        at = tl.arange(0, 32 * WIDTHS[i])
+        tl.store(kept + i * 2048 + at, tl.abs(tl.load(y + i * 2048 + at)))
+    tl.store(out + square, total)
+
+
 def numbers(*shape: int) -> np.ndarray:
     """Integers, whose products and sums fp32 holds exactly."""
     return np.random.default_rng(0).integers(-3, 4, shape).astype(np.float32)
@@ -58,6 +77,19 @@ def given(rows: int, k: int = 16, width: int = 1, same: bool = False) -> dict:
 
 def branching(rows: int, n: int) -> dict:
     return {**{name: numbers(rows, rows) + i for i, name in enumerate(("x", "y", "z", "out"))}, "n": n, "R": rows}
+
+
+def copying(widths: tuple[int, ...], held: int = 0) -> dict:
+    x, y, kept = numbers(16, 16), numbers(len(widths), 2048), numbers(len(widths), 2048)
+    return {"x": x, "y": y, "held": numbers(4096), "kept": kept, "out": numbers(16, 16), "WIDTHS": widths, "HELD": held}
+
+
+def moves_all(widths: tuple[int, ...], held: int = 0) -> bool:
+    """Whether the loads after the product move; all of them, in one note."""
+    stage = early(copies_after_a_product, copying(widths, held), 1)
+    text = f"all loads after a product are in flight at once, in {sum(widths)} registers per thread"
+    assert [note.text for note in stage.notes] in ([], [text])
+    return bool(stage.notes)
 
 
 def parsed(kernel, arguments: dict, warps: int) -> Func:
@@ -117,6 +149,30 @@ def test_loads_stay_where_live_tiles_leave_no_room(width, moves):
     assert (order(stage.after) != order(stage.before)) is moves
     assert len(stage.notes) == moves
     assert moves or stage.after is stage.before
+
+
+def test_at_most_96_registers_are_loaded_at_once_after_a_product(monkeypatch):
+    """The product takes 8 registers more, so 112 of the 128 that CTAs share would be live: only this limit decides."""
+    assert moves_all((32, 32, 32)) and not moves_all((32, 32, 32, 8))
+    monkeypatch.setattr(early_loads, "MOST_BETWEEN", 104)
+    assert moves_all((32, 32, 32, 8))
+
+
+@pytest.mark.parametrize(("held", "fit", "most"), [(136, (32, 32, 32), ()), (144, (32, 32, 16, 8), (32, 32, 32))])
+def test_the_loads_after_a_product_take_the_registers_that_live_tiles_leave(held, fit, most, monkeypatch):
+    """256 less 24 for addresses, less the most that is live at once; it is live elsewhere, so the loads add nothing to it."""
+    assert moves_all(fit, held)
+    if most:
+        assert not moves_all(most, held)
+        monkeypatch.setattr(early_loads, "ROOM", 16)
+        assert moves_all(most, held)
+
+
+@pytest.mark.parametrize("held", [0, 144])
+def test_each_pass_keeps_the_results_of_copies_after_a_product(held):
+    arguments = copying((32, 32, 16, 8), held)
+    func = parsed(copies_after_a_product, arguments, 1)
+    check_pipeline(func, parameters(func, arguments), 1, "sm_90a")
 
 
 @pytest.mark.parametrize(("rows", "warps", "moves"), [(32, 2, True), (16, 1, True), (16, 2, False), (16, 4, False)])

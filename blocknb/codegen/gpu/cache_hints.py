@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from blocknb.ir.core import Op
+from blocknb.passes.pipelining.stages import NO_POLICY_FROM
 from blocknb.target import Target
 
 POLICIES = {"evict_first": 0x12F0000000000000, "evict_last": 0x14F0000000000000}
@@ -22,9 +23,12 @@ class CacheHint(NamedTuple):
 
     @classmethod
     def of(cls, op: Op, target: Target) -> CacheHint:
-        """The hint that an op asks for. An op with a cache operator, an order or `volatile` has none, and GPUs before sm_80 take none."""
+        """The hint that an op asks for. An op with a cache operator, an order or `volatile` has none, and GPUs before sm_80 take none. Nor
+        does cp.async from sm_90 on."""
         attrs = op.attrs
         if target.capability < 80 or attrs.get("volatile") or attrs.get("sem") or attrs.get("cache"):
+            return cls(0)
+        if op.name == "copy_async" and target.capability >= NO_POLICY_FROM:
             return cls(0)
         return cls(POLICIES.get(attrs.get("evict") or "", 0))
 

@@ -251,6 +251,7 @@ class ConversionLowering(Rebuild):
             max(8, op.result.type.dtype.bits),
             store_matrix=self.has_stmatrix and convert.within_warps(source.type.layout, op.attrs["layout"]),
             load_matrix=self.has_ldmatrix,
+            copied=op.args[0] in self.early,
         )
         return self.store(source, layout, op.result.name or "conversion"), layout
 

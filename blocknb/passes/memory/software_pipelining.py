@@ -39,7 +39,7 @@ from blocknb.passes.pipelining.legality import (
 from blocknb.passes.pipelining.locks import apart_from_locks
 from blocknb.passes.pipelining.loop_rotation import LoopRotation
 from blocknb.passes.pipelining.staged_tiles import CHANGES, VIEWS, StagedTile, loads_behind_operands, staged_tile
-from blocknb.passes.pipelining.stages import COPIES_FROM, multiplies, num_stages
+from blocknb.passes.pipelining.stages import COPIES_FROM, NO_POLICY_FROM, multiplies, num_stages
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.mma_operands import from_shared
 from blocknb.passes.support.note_text import counted
@@ -174,6 +174,7 @@ class PipelinePlanner(PipeliningLegality):
     def __init__(self, func: Func, target: Target, notes: Notes):
         super().__init__(func, notes)
         self.loops, self.plans = product_loops(func, target), dict[int, PipelinePlan]()
+        self.capability = target.capability
         self.shares = False  # whether stages are left out so that an SM has room for two CTAs
 
     def block(self, block: Block) -> None:
@@ -307,6 +308,10 @@ class PipelinePlanner(PipeliningLegality):
                 text += TRUNCATED * bool(copy.store.attrs.get("tf32"))
                 text += "; its indices are loaded one iteration earlier" * bool(plan.indices)
                 text += modifier_lost(copy.load, MODIFIERS)
+                if self.capability >= NO_POLICY_FROM and (policy := copy.load.attrs.get("evict")):
+                    text += (
+                        f"; its eviction policy {policy} has no effect: ptxas makes illegal instructions of such copies"
+                    )
                 self.notes(copy.load, text + fewer)
             for op in plan.outlasting:
                 self.notes(op, OUTLASTS)

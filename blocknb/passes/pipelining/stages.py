@@ -9,6 +9,9 @@ STAGES = 1
 #: The default for loops with products, as in Triton.
 DOT_STAGES = 3
 COPIES_FROM = 80  # the first compute capability with asynchronous copies
+#: From this capability on, cp.async takes no eviction policy. An H200 reported an illegal instruction: ptxas passes the policy in the
+#: second half of a pair of uniform registers. https://github.com/IST-DASLab/marlin/issues/44 shows such code of CUDA 13.1.
+NO_POLICY_FROM = 90
 
 
 def multiplies(loop: Op) -> bool:

@@ -22,6 +22,7 @@ from blocknb.passes.support.layout_facts import (
     SECTOR,
     SMALL,
     carried_together,
+    enters_converted,
     exchanges,
     is_line_of_indices,
     is_loaded_or_carried,
@@ -45,8 +46,7 @@ class LayoutChoice:
     """The groups of values that share a layout, and the layout of each group. `settle` chooses the layouts."""
 
     def __init__(self, func: Func):
-        self.func = func
-        self.defs, self.block_args = definitions(func), block_arguments(func)
+        self.func, self.defs, self.block_args = func, definitions(func), block_arguments(func)
         self.facts = affine.analyze(func)
         self.cheap: dict[Value, bool] = {}
         self.groups = LayoutGroups()
@@ -104,7 +104,7 @@ class LayoutChoice:
         match op.name:
             case "for" | "while" | "if":
                 for group in carried_together(op):
-                    self.tie_all(group)
+                    self.tie_all(group[enters_converted(op, group, self.defs, self.func) :])
                     self.carried += [(group[1], group[-2])] if op.name in LOOPS else []
                     if op.name == "for":
                         self.carried_groups |= dict.fromkeys(group, group)

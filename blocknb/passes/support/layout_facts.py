@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from blocknb.ir.core import Block, Op, Value, walk
+from blocknb.ir.core import Block, Func, Op, Value, uses, walk, within
 from blocknb.language import types as t
-from blocknb.language.ops import LOOPS
+from blocknb.language.ops import LOOPS, OPS
 from blocknb.layouts.linear import Layout
 
 FEW = 64  # elements of a short line
@@ -27,6 +27,27 @@ def carried_together(op: Op) -> Iterator[tuple[Value, ...]]:
             yield from zip(op.args, before.args, ends[0], after.args, ends[1], op.results, strict=True)
         case "if":
             yield from zip(op.results, *(block.terminator.args for block in op.blocks), strict=True)
+
+
+def enters_converted(op: Op, group: tuple[Value, ...], defs: Mapping[Value, Op], func: Func) -> bool:
+    """Whether a loop without products takes over a product, adds loaded tiles to it, and only stores the sum, as stream-K does
+    with partial results. One conversion before the loop costs less than one for each loaded tile, and one for the store.
+
+    `group`: the values that the loop carries at one index (`carried_together`)."""
+    made = defs.get(group[0])
+    if op.name not in LOOPS or made is None or not any(x.name == "dot" for x in within(made)):
+        return False
+    seen, todo, adds, users = set(group[1:]), list(group[1:]), False, uses(func)
+    ends = [block.terminator for block in op.blocks]
+    while todo:
+        for user, _ in users.get(todo.pop(), ()):
+            kind = OPS[user.name].kind
+            if user.name != "store" and user not in ends and kind != "elementwise":
+                return False
+            adds = adds or any(x in defs and defs[x].name == "load" for x in user.args if kind == "elementwise")
+            todo += [x for x in user.results if x not in seen]
+            seen.update(user.results)
+    return adds and not any(x.name == "dot" for x in within(op))
 
 
 def outside_of_loops(block: Block, with_products: bool) -> Iterator[Op]:

@@ -6,20 +6,21 @@ accumulators of such a loop leave enough registers for the loaded vectors. The s
 asynchronous copy replaces its loads. It also holds for straight code after a product, which computes on one tile and then loads the next
 one.
 
-Fewer vectors need no barrier. ptxas aims at the most warps per SM, and keeps more loads in flight if it may take more registers
-(`.minnctapersm`).
+A `while` has no index that varies, and code that waits for other programs must not load early. Its loads stand together after each wait,
+without a scheduling barrier. Fewer vectors need no barrier, either. ptxas aims at the most warps per SM, and keeps more loads in flight if
+it may take more registers (`.minnctapersm`).
 
 Source: Volkov, "Better Performance at Lower Occupancy" (GTC 2010).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from blocknb.analysis.liveness import Liveness, registers
 from blocknb.ir.build import Rebuild, rebuild, revised
-from blocknb.ir.core import Block, Func, Op, Value, walk, within
+from blocknb.ir.core import Block, Func, Op, Value, is_volatile, walk, within
 from blocknb.language.ops import LOOPS, OPS
 from blocknb.passes.pipelining.legality import PipeliningLegality, why_none_within
 from blocknb.passes.registry import gpu_pass
@@ -60,18 +61,19 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
 
     When: a loop without products loads between 16 and 64 registers per thread and iteration, and no earlier pass prefetches them. Or a
     branch in a loop with products loads between 16 and 96, and the values that the loop carries leave them room. Or between 16 and 96 are
-    loaded after a product that no loop contains. Or a kernel without loops reduces a tile of at least 32.
+    loaded after a product that no loop contains. Or a `while` loop, or a loop that waits for other programs, loads between 16 and 64
+    registers between two waits. Or a kernel without loops reduces a tile of at least 32.
 
-    What: the loads move to the head of the iteration or branch, or to the product, with their addresses and masks. Machine code issues all
-    of them before it uses the first one. After a product, 16 registers at most are loaded before it, and arrive while it runs. In three
-    cases ptxas may take more registers instead. They are two vectors of a tile in a loop, exponentials in a loop of few warps, and tiles
-    that a kernel without loops only reduces.
+    What: the loads move to the head of the iteration or branch, or to the product, with their addresses, masks and indices. Machine code
+    issues all of them before it uses the first one. After a product, 16 registers at most are loaded before it, and arrive while it runs.
+    In four cases ptxas may take more registers instead. They are two vectors of a tile in a loop, loads of a `while` loop or between waits,
+    exponentials in a loop of few warps, and tiles that a kernel without loops only reduces.
 
     Why: ptxas saves registers. It waits for a vector before it loads the next one into the same registers, and memory idles meanwhile.
 
-    Limits: a load stays where it is if its address was loaded in the iteration, or if the loop stores to its array. The loop stays as it is
-    if it waits for other programs, or if the loads would take too many registers. It also stays if it computes exponentials or logarithms
-    and many warps are resident.
+    Limits: a load stays where it is if the loop stores to its array, or to that of its index, or if each of its elements has a loaded index
+    of its own. No load passes a wait, a barrier, or the condition of its loop. The loop stays as it is if it computes exponentials or
+    logarithms and many warps are resident, or if the loads would take too many registers.
 
     Before:
 
@@ -98,20 +100,22 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
         if op.name == "for":
             planner.loop(op)
             planner.branches(op)
+        if op.name in LOOPS:
+            planner.ordered(op)
     planner.reduced_tiles()
     func = rebuild(func, moving(planner.moved)) if planner.moved else func
     return planner.straight(func.with_attrs(min_ctas=planner.min_ctas) if planner.min_ctas else func)
 
 
 class EarlyLoads(PipeliningLegality):
-    """Chooses the ops that move to the head of each loop's body, or of a branch: `moved`, in order, the last one a load. `min_ctas` is the
-    number of CTAs per SM whose registers suffice for loads without a scheduling barrier; 0 if ptxas may choose."""
+    """Chooses a new order for the ops of loops' bodies and of branches: `moved`, by block. `min_ctas` is the number of CTAs per SM whose
+    registers suffice for loads without a scheduling barrier; 0 if ptxas may choose."""
 
     def __init__(self, func: Func, notes: Notes):
         super().__init__(func, notes)
         self.threads = 32 * func.attrs["num_warps"]
         self.liveness = Liveness(func, self.threads)
-        self.moved: dict[Block, list[Op]] = {}
+        self.moved: dict[Block, tuple[Op, ...]] = {}
         self.min_ctas = 0
 
     def loop(self, loop: Op) -> None:
@@ -133,8 +137,7 @@ class EarlyLoads(PipeliningLegality):
         elif LEAST <= needs <= min(MOST, min(256, REGISTERS // self.threads) - ROOM - peak):
             self.move(loop.blocks[0], first, needs, "an iteration", True)
         elif PAIR <= needs < LEAST and any(op.name == "load" and self.has_wide_vectors(op, PAIR) for op in first):
-            budget = next((x for x in BUDGETS if self.liveness.most() + MARGIN <= x), MOST_REGISTERS)
-            self.allow(first[-1], REGISTERS // (budget * self.threads))
+            self.allow(first[-1], REGISTERS // (budget(self.liveness.most() + MARGIN) * self.threads))
 
     def branches(self, loop: Op) -> None:
         """Plans the loads of each branch of a loop with products, if they are worth it."""
@@ -148,6 +151,25 @@ class EarlyLoads(PipeliningLegality):
             has_barrier = any(op.attrs.get("scheduling_barrier") for op in block.ops)
             if LEAST <= needs <= left and not has_barrier and block not in self.moved:
                 self.move(block, first, needs, "a branch", "clock")
+
+    def ordered(self, loop: Op) -> None:
+        """Plans the loads of a `while`, or of a loop that waits for other programs: those between two ops which order accesses. The body
+        of a `while` runs after its condition, and no load leaves the body."""
+        inside = [op for block in loop.blocks for op in walk(block)]
+        if {op.name for op in inside} & {"dot", *COMPUTED} or (loop.name == "for" and not why_none_within(inside)):
+            return
+        body = loop.blocks[-1]
+        left = min(MOST, min(256, REGISTERS // self.threads) - ROOM - self.liveness.peak(loop))
+        ops: list[Op] = []
+        for segment in segments(body.ops):
+            first, needs = self.loads_among(segment)
+            if LEAST <= needs <= left:
+                self.allow(first[-1], REGISTERS // (budget(self.liveness.most() + needs + ROOM) * self.threads))
+            else:
+                first = []
+            ops += [*first, *without(segment, first)]
+        if any(old is not new for old, new in zip(body.ops, ops, strict=True)):
+            self.moved[body] = tuple(ops)
 
     def held_throughout(self, loop: Op) -> int:
         """The registers per thread of the tiles that a loop carries, and of those that are live throughout it."""
@@ -183,8 +205,8 @@ class EarlyLoads(PipeliningLegality):
         """Plans that machine code may take the registers which this number of resident CTAs leaves; a smaller number counts more."""
         resident = max(1, min(MOST_CTAS, resident))
         self.min_ctas = min(self.min_ctas or resident, resident)
-        budget = min(MOST_REGISTERS, REGISTERS // (resident * self.threads))
-        self.notes(load, f"machine code may take {budget} registers per thread, so that more loads are in flight")
+        most = min(MOST_REGISTERS, REGISTERS // (resident * self.threads))
+        self.notes(load, f"machine code may take {most} registers per thread, so that more loads are in flight")
 
     def size(self, load: Op) -> int:
         """The registers per thread that a load takes."""
@@ -235,8 +257,7 @@ class EarlyLoads(PipeliningLegality):
         last = revised(first[-1], attrs={**first[-1].attrs, "scheduling_barrier": "straight"})
         where = "during a product" if during else "after a product"
         self.notes(last, f"all loads {where} are in flight at once, in {counted(needs, 'register')} per thread")
-        rest = (op for op in segment if op not in first)
-        return [*before[: len(before) - len(during)], *first[:-1], last, *during, *rest]
+        return [*before[: len(before) - len(during)], *first[:-1], last, *during, *without(segment, first)]
 
     def loads_of(self, block: Block) -> tuple[list[Op], int]:
         """The ops that can move to the head of a block, the last one a load, and the registers per thread that their loads take."""
@@ -246,32 +267,50 @@ class EarlyLoads(PipeliningLegality):
         """The same for a sequence of ops."""
         first: list[Op] = []
         for position, op in enumerate(body):
-            if op.name == "load" and op.result.type.shape and not op.attrs.get("volatile"):
+            if op.name == "load" and op.result.type.shape and self.is_movable(op, body[:position]):
                 behind = self.behind(op, body)
-                if behind is not None and not self.why_not_read_early(op, inside_of(body[:position])):
+                if behind is not None:
                     first += [x for x in (*behind, op) if x not in first]
         while first and first[-1].name != "load":
             first.pop()
-        return first, sum(self.size(op) for op in first if op.name == "load")
+        return first, sum(self.size(op) for op in first if op.name == "load" and op.result.type.shape)
 
     def move(self, block: Block, first: list[Op], needs: int, where: str, barrier: bool | str) -> None:
-        """Plans that ops move to the head of a block, with a scheduling barrier. Nested branches need barriers on the `clock`, because
-        LLVM knows the outcome of a second one on the same number."""
+        """Plans that ops move to the head of a block, with a scheduling barrier."""
+        first = self.with_barrier(first, needs, where, barrier)
+        self.moved[block] = (*first, *without(block.ops, first))
+
+    def with_barrier(self, first: list[Op], needs: int, where: str, barrier: bool | str) -> list[Op]:
+        """Ops that end with a load, with a scheduling barrier after it. Nested branches need barriers on the `clock`, because LLVM knows
+        the outcome of a second one on the same number."""
         last = revised(first[-1], attrs={**first[-1].attrs, "scheduling_barrier": barrier})
-        self.moved[block] = [*first[:-1], last]
         self.notes(last, f"all loads of {where} are in flight at once, in {counted(needs, 'register')} per thread")
+        return [*first[:-1], last]
 
     def behind(self, load: Op, body: Sequence[Op]) -> list[Op] | None:
-        """The ops of a body from which the operands of a load are computed, in order; None if they are not arithmetic alone."""
+        """The ops of a body from which the operands of a load are computed, in order; None if one of them cannot move to its head. They are
+        arithmetic, and loads of indices of several elements. Gathers of single elements are narrow loads, which are in flight anyway."""
         wanted: set[Value] = set(load.args)
         found = []
-        for op in reversed(body[: body.index(load)]):
+        for position in range(body.index(load) - 1, -1, -1):
+            op = body[position]
             if wanted & set(op.results):
-                if not OPS[op.name].pure or op.blocks or op.name == "load":
+                if not self.is_movable(op, body[:position]) or (op.name == "load" and self.size(op) >= self.size(load)):
                     return None
                 found.append(op)
                 wanted |= set(op.args)
         return found[::-1]
+
+    def is_movable(self, op: Op, before: Sequence[Op]) -> bool:
+        """Whether an op is arithmetic, or a load that may run before these ops."""
+        if op.name == "load":
+            return not is_volatile(op) and not self.why_not_read_early(op, inside_of(before))
+        return OPS[op.name].pure and not op.blocks
+
+
+def budget(needs: int) -> int:
+    """The registers per thread that a kernel may take if it needs this number: the least of `BUDGETS`, or all."""
+    return next((x for x in BUDGETS if needs <= x), MOST_REGISTERS)
 
 
 def inside_of(ops: Sequence[Op]) -> list[Op]:
@@ -279,8 +318,25 @@ def inside_of(ops: Sequence[Op]) -> list[Op]:
     return [inner for op in ops for inner in (op, *(x for block in op.blocks for x in walk(block)))]
 
 
-def moving(moved: dict[Block, list[Op]]) -> Callable:
-    """A visitor that puts ops at the heads of these bodies of loops and branches."""
+def without(ops: Iterable[Op], moved: Iterable[Op]) -> list[Op]:
+    """The ops that did not move. A moved op with a new attribute has its old id."""
+    ids = {op.id for op in moved}
+    return [op for op in ops if op.id not in ids]
+
+
+def segments(ops: Sequence[Op]) -> Iterator[list[Op]]:
+    """The ops of a block, cut after each op with an order of its own, each loop and each branch."""
+    segment: list[Op] = []
+    for op in ops:
+        segment.append(op)
+        if why_none_within([op]) or op.name in (*LOOPS, "if"):
+            yield segment
+            segment = []
+    yield segment
+
+
+def moving(moved: dict[Block, tuple[Op, ...]]) -> Callable:
+    """A visitor that puts the ops of these bodies of loops and branches in their new order."""
 
     def visit(op: Op, rebuild: Rebuild) -> Any:
         if not any(block in moved for block in op.blocks):
@@ -288,8 +344,6 @@ def moving(moved: dict[Block, list[Op]]) -> Callable:
         return rebuild.keep(op.replace(blocks=tuple(map(changed, op.blocks)))).results
 
     def changed(block: Block) -> Block:
-        first = moved.get(block, [])
-        ids = {op.id for op in first}
-        return Block(block.args, (*first, *(x for x in block.ops if x.id not in ids)))
+        return Block(block.args, moved.get(block, block.ops))
 
     return visit
