@@ -21,6 +21,7 @@ from blocknb.passes.registry import gpu_pass
 from blocknb.target import Target
 from blocknb.trace import Notes
 
+WIDENED = 4  # neighbours along K of 8-bit operands: 4 bytes, which one lane gets from ldmatrix
 MOST_COLUMNS = 16  # of a product whose first operand is loaded into fragments
 #: Ops after which a value no longer counts as the result of a product.
 STOPS = ATOMICS | STRUCTURED | REDUCTIONS | {"load", "gather", "broadcast"}
@@ -112,6 +113,8 @@ class DirectOperands:
     def run(self, dot: Op) -> int:
         """The neighbours along K that a thread loads at once: at least 4, or 0 for any other product."""
         a, _, c = (x.type for x in dot.args)
+        if all(map(self.is_widened, dot.args[:2])) and a.shape[1] >= 4 * WIDENED:
+            return WIDENED
         if a.dtype.bits != 16 or c.dtype != t.float32 or c.shape[1] > MOST_COLUMNS or self.stages.get(dot.id, 2) > 1:
             return 0
         for load in self.loads_behind(dot.args[0]):
@@ -127,6 +130,11 @@ class DirectOperands:
             run = min(load.attrs.get("vec", 1), own.contiguous_registers(1)) * (a.shape[1] // shape[1])
             return run if 4 <= run <= a.shape[1] // 4 else 0
         return 0
+
+    def is_widened(self, value: Value) -> bool:
+        """Whether an operand is a tile of 8-bit floats that one instruction per pair converts to fp16."""
+        made = self.defs.get(value)
+        return made is not None and made.name == "cast" and made.args[0].type.dtype in t.FLOAT8
 
     def loads_behind(self, value: Value) -> list[Op]:
         """The loads from which a value is computed. A value that a loop carries is computed as the first one."""
