@@ -199,6 +199,7 @@ class EarlyLoads(PipeliningLegality):
             return self.streaming(func)
         if not any(op.name == "dot" for op in func.ops()):
             return func
+        func = self.before_loops(func)
         noted = len(self.notes.list)
         body = self.grouped(func.body)
         if body is func.body:
@@ -209,6 +210,34 @@ class EarlyLoads(PipeliningLegality):
             del self.notes.list[noted:]
             return func
         return after
+
+    def before_loops(self, func: Func) -> Func:
+        """Issues short loads that follow a loop with products before it."""
+        ops = list(func.body.ops)
+        for loop in [op for op in ops if op.name == "for" and any(x.name == "dot" for x in within(op))]:
+            at = ops.index(loop)
+            segment = ops[at + 1 : next(i for i in range(at + 1, len(ops)) if ops[i].blocks or i == len(ops) - 1)]
+            moved: list[Op] = []
+            needs = 0
+            for position, op in enumerate(segment):
+                if op.name != "load" or op.attrs.get("volatile") or self.size(op) > DURING:
+                    continue
+                behind = self.behind(op, segment)
+                if (
+                    behind is None
+                    or any(set(x.args) & set(loop.results) for x in (*behind, op))
+                    or self.why_not_read_early(op, inside_of([loop, *segment[:position]]))
+                ):
+                    continue
+                needs += self.size(op)
+                moved += [x for x in (*behind, op) if x not in moved]
+            left = min(256, REGISTERS // self.threads) - ROOM - self.liveness.most()
+            if moved and needs <= min(DURING, left):
+                ops = [x for x in ops if x not in moved]
+                at = ops.index(loop)
+                ops[at:at] = moved
+                self.notes(moved[-1], f"loaded before the loop, in {counted(needs, 'register')} per thread")
+        return func if ops == list(func.body.ops) else func.replace(body=Block(func.body.args, tuple(ops)))
 
     def streaming(self, func: Func) -> Func:
         """Issues the loads of a kernel without loops together, scalars first."""
