@@ -50,8 +50,7 @@ class BlockLowering(KernelPart):
                 self.postponed.flush_before(op)
                 self.op(op)
                 if barrier := op.attrs.get("scheduling_barrier"):
-                    number = {"clock": "", "straight": "", "thread": "%tid"}.get(barrier)
-                    scheduling.split(text, self.loops.varying_number(text) if number is None else number)
+                    scheduling.split(text, "" if barrier in ("clock", "straight") else self.loops.varying_number(text))
 
     def op(self, op: Op) -> None:
         """Lowers an op. Pure ops without a lowering of their own are lazy."""

@@ -122,7 +122,7 @@ SPILLED = 8
 def is_read_ahead(block: Block, least: int) -> bool:
     """Whether a block reads tiles ahead, for another iteration or before its arithmetic, into so many registers per thread at least."""
     loads = [op for op in block.ops if op.name == "load" and op.result.type.shape]
-    return any(op.attrs.get("scheduling_barrier") not in (None, "straight", "thread") for op in loads) and (
+    return any(op.attrs.get("scheduling_barrier") not in (None, "straight") for op in loads) and (
         sum(max(1, op.result.type.layout.num_registers * op.result.type.dtype.bytes // 4) for op in loads) >= least
     )
 

@@ -195,8 +195,6 @@ class EarlyLoads(PipeliningLegality):
         """Issues the loads after a product together, in code without a loop, if the live tiles leave room for them."""
         if why_none_within(func.ops()):
             return func
-        if not any(op.name in (*LOOPS, "dot") for op in func.ops()):
-            return self.streaming(func)
         if not any(op.name == "dot" for op in func.ops()):
             return func
         func = self.before_loops(func)
@@ -238,31 +236,6 @@ class EarlyLoads(PipeliningLegality):
                 ops[at:at] = moved
                 self.notes(moved[-1], f"loaded before the loop, in {counted(needs, 'register')} per thread")
         return func if ops == list(func.body.ops) else func.replace(body=Block(func.body.args, tuple(ops)))
-
-    def streaming(self, func: Func) -> Func:
-        """Issues the loads of a kernel without loops together, scalars first."""
-        body = func.body
-        segment = body.ops[: next(i for i, op in enumerate(body.ops) if op.blocks or op is body.ops[-1])]
-        first, needs = self.loads_among(segment)
-        if self.min_ctas or not LEAST <= needs <= min(MOST, min(256, REGISTERS // self.threads) - ROOM):
-            return func
-        early = [*self.scalar_loads(segment), *first[:-1]]
-        last = revised(first[-1], attrs={**first[-1].attrs, "scheduling_barrier": "thread"})
-        self.notes(last, f"all loads are in flight at once, in {counted(needs, 'register')} per thread")
-        early = list(dict.fromkeys(early))
-        moved = {op.id for op in (*early, last)}
-        rest = (op for op in body.ops if op.id not in moved)
-        return func.replace(body=Block(body.args, (*early, last, *rest)))
-
-    def scalar_loads(self, segment: Sequence[Op]) -> list[Op]:
-        """The scalar loads that may move to the head of a segment, with the arithmetic that leads to their addresses."""
-        found: list[Op] = []
-        for position, op in enumerate(segment):
-            if op.name == "load" and not op.result.type.shape and not op.attrs.get("volatile"):
-                behind = self.behind(op, segment)
-                if behind is not None and not self.why_not_read_early(op, segment[:position]):
-                    found += [*behind, op]
-        return found
 
     def grouped(self, block: Block) -> Block:
         """A block, and the blocks of its branches, with the loads that follow each product issued together."""

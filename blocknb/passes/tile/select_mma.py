@@ -72,14 +72,16 @@ def select_mma(func: Func, target: Target, notes: Notes) -> Func:
             warps = func.attrs["num_warps"], 1
         layout = tables.accumulator(c.shape, instruction, warps)
         attrs = {**op.attrs, "instr": instruction.name, "layout": layout, "warps": warps}
-        if run := direct.run(op):
+        if run := direct.run(op) or direct.widened_run(op):
             attrs["run"] = run
         new = revised(op, attrs=attrs)
         rebuild.builder.append(new)
         count = instruction.instructions(c.shape[0], c.shape[1], a.shape[1])
         split = f"{warps[0]} x {warps[1]} warps over {c.shape[0]} x {c.shape[1]}"
         text = f"dot: mma.sync.{instruction.name}, {count} per program ({split})"
-        notes(new, text + f"; each thread loads {run} neighbours of A along K into their fragments" * bool(run))
+        if run:
+            text += f"; each thread has {run} neighbours along K, and converts them in registers"
+        notes(new, text)
         return new.results
 
     return rebuild(func, visit)
@@ -113,8 +115,6 @@ class DirectOperands:
     def run(self, dot: Op) -> int:
         """The neighbours along K that a thread loads at once: at least 4, or 0 for any other product."""
         a, _, c = (x.type for x in dot.args)
-        if all(map(self.is_widened, dot.args[:2])) and a.shape[1] >= 4 * WIDENED:
-            return WIDENED
         if a.dtype.bits != 16 or c.dtype != t.float32 or c.shape[1] > MOST_COLUMNS or self.stages.get(dot.id, 2) > 1:
             return 0
         for load in self.loads_behind(dot.args[0]):
@@ -131,10 +131,24 @@ class DirectOperands:
             return run if 4 <= run <= a.shape[1] // 4 else 0
         return 0
 
-    def is_widened(self, value: Value) -> bool:
-        """Whether an operand is a tile of 8-bit floats that one instruction per pair converts to fp16."""
-        made = self.defs.get(value)
-        return made is not None and made.name == "cast" and made.args[0].type.dtype in t.FLOAT8
+    def widened_run(self, dot: Op) -> int:
+        """The neighbours along K that a thread has of two loaded operands of 8-bit floats, converted to fp16: 4, or 0 for others.
+
+        Shared memory then holds them as they were loaded, and ldmatrix reads pairs of them. The conversion takes one instruction per pair.
+        Converted before, each element would pass through shared memory twice.
+        """
+        if dot.args[0].type.shape[1] < 4 * WIDENED or "stacked" in dot.attrs:
+            return 0
+        for value in dot.args[:2]:
+            made = self.defs.get(value)
+            if made is None or made.name != "cast" or made.args[0].type.dtype not in t.FLOAT8:
+                return 0
+            source = self.defs.get(made.args[0])
+            while source is not None and source.name == "trans":
+                source = self.defs.get(source.args[0])
+            if source is None or source.name != "load":
+                return 0
+        return WIDENED
 
     def loads_behind(self, value: Value) -> list[Op]:
         """The loads from which a value is computed. A value that a loop carries is computed as the first one."""
