@@ -41,6 +41,7 @@ REGISTERS, MOST_CTAS = 65536, 32  # per SM
 #: Of 256 registers per thread, those for the loads of a branch in a loop with products: few warps hide their latency.
 BRANCHES = 96
 DURING = 16  # registers per thread for loads during a product outside of loops: for twice as many, kernels lost 6 to 14 % by occupancy
+LINE = 4  # registers per thread of a line that is loaded before a loop and used after it
 MOST_BETWEEN = 96  # the same after a product
 SHARED_FILE = 128  # registers per thread for live tiles: three CTAs of four warps share the register file of an SM
 SCALARS = 8  # registers per thread of short lines, which the estimate of live tiles counts
@@ -125,9 +126,9 @@ class EarlyLoads(PipeliningLegality):
             return
         first, needs = self.loads_of(loop.blocks[0])
         peak = self.liveness.peak(loop)
-        if names & {*COMPUTED} and any(op.name == "store" and op.args[0].type.shape for op in inside):
-            return  # results take the registers of loads: ptxas keeps more warps resident
         if names & {*COMPUTED}:
+            if any(op.name == "store" and op.args[0].type.shape for op in inside):
+                return  # the results take registers, too: twice as many warps were faster than more loads in flight
             resident = REGISTERS // ((self.liveness.most() + ROOM // 2) * self.threads)
             if needs >= LEAST and 1 <= resident <= FEW_THREADS // self.threads:
                 self.allow(first[-1], resident)
@@ -193,9 +194,7 @@ class EarlyLoads(PipeliningLegality):
 
     def straight(self, func: Func) -> Func:
         """Issues the loads after a product together, in code without a loop, if the live tiles leave room for them."""
-        if why_none_within(func.ops()):
-            return func
-        if not any(op.name == "dot" for op in func.ops()):
+        if not any(op.name == "dot" for op in func.ops()) or why_none_within(func.ops()):
             return func
         func = self.before_loops(func)
         noted = len(self.notes.list)
@@ -210,32 +209,32 @@ class EarlyLoads(PipeliningLegality):
         return after
 
     def before_loops(self, func: Func) -> Func:
-        """Issues short loads that follow a loop with products before it."""
+        """Issues the loads of short lines that follow a loop with products before it, such as a bias or scales of rows and columns."""
         ops = list(func.body.ops)
         for loop in [op for op in ops if op.name == "for" and any(x.name == "dot" for x in within(op))]:
-            at = ops.index(loop)
-            segment = ops[at + 1 : next(i for i in range(at + 1, len(ops)) if ops[i].blocks or i == len(ops) - 1)]
-            moved: list[Op] = []
-            needs = 0
-            for position, op in enumerate(segment):
-                if op.name != "load" or op.attrs.get("volatile") or self.size(op) > DURING:
-                    continue
-                behind = self.behind(op, segment)
-                if (
-                    behind is None
-                    or any(set(x.args) & set(loop.results) for x in (*behind, op))
-                    or self.why_not_read_early(op, inside_of([loop, *segment[:position]]))
-                ):
-                    continue
+            after = ops[ops.index(loop) + 1 :]
+            segment = after[: next(i for i, op in enumerate(after) if op.blocks or i == len(after) - 1)]
+            moved, needs = self.short_loads(loop, segment)
+            if moved and self.liveness.most() + needs + ROOM <= SHARED_FILE:
+                start = ops.index(loop)
+                ops = [*ops[:start], *moved, *(x for x in ops[start:] if x not in moved)]
+                self.notes(moved[-1], f"loaded before the loop, in {counted(needs, 'register')} per thread")
+        return func.replace(body=Block(func.body.args, tuple(ops))) if ops != list(func.body.ops) else func
+
+    def short_loads(self, loop: Op, segment: Sequence[Op]) -> tuple[list[Op], int]:
+        """The loads of short lines after a loop that may move before it, with the arithmetic that leads to them, and their registers."""
+        moved: list[Op] = []
+        needs = 0
+        for position, op in enumerate(segment):
+            if op.name != "load" or op.attrs.get("volatile") or self.size(op) > LINE:
+                continue
+            behind = self.behind(op, segment)
+            if behind is None or any(set(x.args) & set(loop.results) for x in (*behind, op)):
+                continue
+            if not self.why_not_read_early(op, inside_of([loop, *segment[:position]])):
                 needs += self.size(op)
                 moved += [x for x in (*behind, op) if x not in moved]
-            left = min(256, REGISTERS // self.threads) - ROOM - self.liveness.most()
-            if moved and needs <= min(DURING, left):
-                ops = [x for x in ops if x not in moved]
-                at = ops.index(loop)
-                ops[at:at] = moved
-                self.notes(moved[-1], f"loaded before the loop, in {counted(needs, 'register')} per thread")
-        return func if ops == list(func.body.ops) else func.replace(body=Block(func.body.args, tuple(ops)))
+        return moved, needs
 
     def grouped(self, block: Block) -> Block:
         """A block, and the blocks of its branches, with the loads that follow each product issued together."""
