@@ -83,7 +83,8 @@ def _logarithm(f: LaneFunction, x: Lanes, finish: Callable[[Lanes, Lanes], Lanes
     m = (bits - power).floating() - 1.0
     exponent = (power >> mantissa) + f.like(x, magic).bits()
     e = exponent.floating() - f.select(subnormal, f.like(x, magic + mantissa + 1), magic)
-    finite = x.bits().compare("ult", f.like(x, math.inf).bits())  # and no sign: x * inf + inf is right for all others but zeros
+    # Unsigned bits below those of infinity: finite, and no sign. x * inf + inf is right for all others but zeros.
+    finite = x.bits().compare("ult", f.like(x, math.inf).bits())
     result = f.select(finite, finish(e, m), f.fma(x, math.inf, math.inf))
     return f.select(x.compare("oeq", 0.0), f.like(x, -math.inf), result)
 

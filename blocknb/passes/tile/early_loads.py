@@ -14,6 +14,7 @@ Source: Volkov, "Better Performance at Lower Occupancy" (GTC 2010).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from blocknb.analysis.liveness import Liveness, registers
@@ -213,7 +214,7 @@ class EarlyLoads(PipeliningLegality):
         ops = list(func.body.ops)
         for loop in [op for op in ops if op.name == "for" and any(x.name == "dot" for x in within(op))]:
             after = ops[ops.index(loop) + 1 :]
-            segment = after[: next(i for i, op in enumerate(after) if op.blocks or i == len(after) - 1)]
+            segment = list(takewhile(lambda op: not op.blocks, after))
             moved, needs = self.short_loads(loop, segment)
             if moved and self.liveness.most() + needs + ROOM <= SHARED_FILE:
                 start = ops.index(loop)
