@@ -42,6 +42,7 @@ REGISTERS, MOST_CTAS = 65536, 32  # per SM
 #: Of 256 registers per thread, those for the loads of a branch in a loop with products: few warps hide their latency.
 BRANCHES = 96
 DURING = 16  # registers per thread for loads during a product outside of loops: for twice as many, kernels lost 6 to 14 % by occupancy
+OF_COLUMNS = 16  # bytes of a line of columns per register of a thread
 LINE = 4  # registers per thread of a line that is loaded before a loop and used after it
 MOST_BETWEEN = 96  # the same after a product
 SHARED_FILE = 128  # registers per thread for live tiles: three CTAs of four warps share the register file of an SM
@@ -219,11 +220,12 @@ class EarlyLoads(PipeliningLegality):
             if moved and self.liveness.most() + needs + ROOM <= SHARED_FILE:
                 start = ops.index(loop)
                 ops = [*ops[:start], *moved, *(x for x in ops[start:] if x not in moved)]
-                self.notes(moved[-1], f"loaded before the loop, in {counted(needs, 'register')} per thread")
+                self.notes(moved[-1], f"lines are loaded before the loop, in {counted(needs, 'register')} per thread")
         return func.replace(body=Block(func.body.args, tuple(ops))) if ops != list(func.body.ops) else func
 
     def short_loads(self, loop: Op, segment: Sequence[Op]) -> tuple[list[Op], int]:
-        """The loads of short lines after a loop that may move before it, with the arithmetic that leads to them, and their registers."""
+        """The loads of short lines after a loop that may move before it, with the arithmetic that leads to them, and their registers per
+        thread: a thread holds two of eight columns of a product."""
         moved: list[Op] = []
         needs = 0
         for position, op in enumerate(segment):
@@ -233,7 +235,7 @@ class EarlyLoads(PipeliningLegality):
             if behind is None or any(set(x.args) & set(loop.results) for x in (*behind, op)):
                 continue
             if not self.why_not_read_early(op, inside_of([loop, *segment[:position]])):
-                needs += self.size(op)
+                needs += max(1, op.result.type.size * op.result.type.dtype.bytes // OF_COLUMNS)
                 moved += [x for x in (*behind, op) if x not in moved]
         return moved, needs
 
