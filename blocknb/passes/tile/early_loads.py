@@ -225,7 +225,7 @@ class EarlyLoads(PipeliningLegality):
 
     def short_loads(self, loop: Op, segment: Sequence[Op]) -> tuple[list[Op], int]:
         """The loads of short lines after a loop that may move before it, with the arithmetic that leads to them, and their registers per
-        thread: a thread holds two of eight columns of a product."""
+        thread, which holds two of eight columns of a product."""
         moved: list[Op] = []
         needs = 0
         for position, op in enumerate(segment):
@@ -235,7 +235,10 @@ class EarlyLoads(PipeliningLegality):
             if behind is None or any(set(x.args) & set(loop.results) for x in (*behind, op)):
                 continue
             if not self.why_not_read_early(op, inside_of([loop, *segment[:position]])):
-                needs += max(1, op.result.type.size * op.result.type.dtype.bytes // OF_COLUMNS)
+                rows = op.result.type.shape[-1:] == (1,)
+                needs += (
+                    self.size(op) if rows else max(1, op.result.type.size * op.result.type.dtype.bytes // OF_COLUMNS)
+                )
                 moved += [x for x in (*behind, op) if x not in moved]
         return moved, needs
 
