@@ -62,18 +62,19 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
 
     When: a loop without products loads between 16 and 64 registers per thread and iteration, and no earlier pass prefetches them. Or a
     branch in a loop with products loads between 16 and 96, and the values that the loop carries leave them room. Or between 16 and 96 are
-    loaded after a product that no loop contains. Or a kernel without loops reduces a tile of at least 32.
+    loaded after a product that no loop contains. Or a kernel without loops reduces a tile of at least 32. Or lines are loaded after a loop
+    with products, such as a bias or scales.
 
     What: the loads move to the head of the iteration or branch, or to the product, with their addresses and masks. Machine code issues all
     of them before it uses the first one. After a product, 16 registers at most are loaded before it, and arrive while it runs. For two
     vectors of a tile in a loop, for exponentials in a loop of few warps, and for tiles that a kernel without loops only reduces, ptxas may
-    take more registers.
+    take more registers. Lines for the end of a product are loaded before its loop, if the live tiles leave room for them.
 
     Why: ptxas saves registers. It waits for a vector before it loads the next one into the same registers, and memory idles meanwhile.
 
     Limits: a load stays where it is if its address was loaded in the iteration, or if the loop stores to its array. The loop stays as it
-    is if it waits for other programs, if it computes exponentials or logarithms and many warps are resident, or if the loads would take
-    too many registers.
+    is if it waits for other programs, if it computes exponentials or logarithms and many warps are resident or tiles are stored, or if the
+    loads would take too many registers.
 
     Before:
 

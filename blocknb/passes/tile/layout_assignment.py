@@ -36,7 +36,8 @@ def layout_assignment(func: Func, target: Target, notes: Notes) -> Func:
     When: always, on a GPU.
 
     What: dots, loads, stores and reductions propose layouts. Tiles that must agree form groups, and the heaviest proposal of a group
-    wins. Index and mask arithmetic is repeated in each layout that needs it. Where two groups meet, a conversion stays.
+    wins. Index and mask arithmetic is repeated in each layout that needs it. Where two groups meet, a conversion stays. A loaded tile is
+    converted where it is first used, so that no other load waits for it.
 
     Why: a layout decides how wide accesses are, and whether data has to move between threads.
 

@@ -34,7 +34,8 @@ def select_mma(func: Func, target: Target, notes: Notes) -> Func:
     When: the target has a tensor-core instruction for the operands: half precision, bfloat16, int8 and, unless the kernel asks for ieee
     precision, fp32.
 
-    What: the dot gets an instruction, the layout of its accumulator, and the number of warps along M and N.
+    What: the dot gets an instruction, the layout of its accumulator, and the number of warps along M and N. Operands that are loaded as
+    8-bit floats pass through shared memory as such, and each thread converts four neighbours along K.
 
     Why: tensor cores multiply many times as fast as fused multiply-adds.
 
