@@ -197,7 +197,11 @@ class EarlyLoads(PipeliningLegality):
 
     def straight(self, func: Func) -> Func:
         """Issues the loads after a product together, in code without a loop, if the live tiles leave room for them."""
-        if not any(op.name == "dot" for op in func.ops()) or why_none_within(func.ops()):
+        if why_none_within(func.ops()):
+            return func
+        if not any(op.name in (*LOOPS, "dot") for op in func.ops()):
+            return self.beside_tiles(func)
+        if not any(op.name == "dot" for op in func.ops()):
             return func
         func = self.before_loops(func)
         noted = len(self.notes.list)
@@ -210,6 +214,27 @@ class EarlyLoads(PipeliningLegality):
             del self.notes.list[noted:]
             return func
         return after
+
+    def beside_tiles(self, func: Func) -> Func:
+        """Issues short loads right after the first load of a tile, if another op waits for that tile before them."""
+        ops = func.body.ops
+        segment = list(takewhile(lambda op: not op.blocks, ops))
+        start = next((i for i, op in enumerate(segment) if op.name == "load" and self.size(op) > LINE), len(segment))
+        moved: list[Op] = []
+        loaded: set[Value] = set()
+        waits = False
+        for position, op in enumerate(segment[start:], start):
+            if op.name == "load" and waits and self.size(op) <= LINE and not op.attrs.get("volatile"):
+                behind = self.behind(op, segment[start:])
+                if behind is not None and not self.why_not_read_early(op, segment[start:position]):
+                    moved += [x for x in (*behind, op) if x not in moved]
+            waits = waits or not loaded.isdisjoint(op.args)
+            loaded |= set(op.results) if op.name == "load" else set()
+        if not moved:
+            return func
+        self.notes(moved[-1], "issued beside the load of a tile, for which the kernel waits")
+        rest = (op for op in ops[start + 1 :] if op not in moved)
+        return func.replace(body=Block(func.body.args, (*ops[: start + 1], *moved, *rest)))
 
     def before_loops(self, func: Func) -> Func:
         """Issues the loads of short lines that follow a loop with products before it, such as a bias or scales of rows and columns."""
