@@ -80,6 +80,17 @@ def float8_matmul(x, y, out, steps, M: tl.constexpr, N: tl.constexpr, K: tl.cons
     tl.store(out + m[:, None] * N + n[None, :], total)
 
 
+@blocknb.kernel
+def scaled_transpose(x, scale, row, out, R: tl.constexpr, C: tl.constexpr, SAME: tl.constexpr):
+    """Scales a transposed tile by a number, and by one per row. With SAME it stores to the array of the rows before."""
+    r, c = tl.arange(0, R), tl.arange(0, C)
+    tile = tl.trans(tl.load(x + r[:, None] * C + c[None, :]))
+    if SAME:
+        tl.store(row + r, tl.full((R,), 2, tl.float32))
+    tile = tile * tl.load(scale)
+    tl.store(out + c[:, None] * R + r[None, :], tile * tl.load(row + r)[None, :])
+
+
 def numbers(*shape: int, dtype=np.float32) -> np.ndarray:
     """Small integers, whose products and sums are exact."""
     return np.random.default_rng(0).integers(-3, 4, shape).astype(dtype)
@@ -90,6 +101,13 @@ def matmul(m: int = 64, n: int = 64, same: bool = False, k: int = 32, steps: int
     return {
         "x": numbers(steps, m, k, dtype=half), "y": numbers(steps, k, n, dtype=half), "row": numbers(m, dtype=half), "column": numbers(n),
         "out": np.full((m, n), np.nan, np.float32), "steps": steps, "M": m, "N": n, "K": k, "SAME": same,
+    }  # fmt: skip
+
+
+def transposed(rows: int = 64, columns: int = 32, same: bool = False) -> dict:
+    return {
+        "x": numbers(rows, columns), "scale": numbers(1) + 5, "row": numbers(rows), "out": np.full((columns, rows), np.nan, np.float32),
+        "R": rows, "C": columns, "SAME": same,
     }  # fmt: skip
 
 
@@ -153,6 +171,34 @@ def test_a_line_is_converted_where_it_is_used():
 @pytest.mark.parametrize("same", [False, True])
 def test_lines_that_are_loaded_early_keep_their_results(same):
     keeps_results(scaled_matmul, matmul(same=same))
+
+
+def read(func: Func) -> list[str]:
+    """The loads in order, with the dimensions of what they load, and the other ops around them."""
+    ops = [op for op in func.ops() if op.name in ("load", "trans", "store")]
+    return [f"load {len(op.result.type.shape)}" if op.name == "load" else op.name for op in ops]
+
+
+@pytest.mark.parametrize(
+    ("same", "expected"),
+    [
+        (False, ["load 2", "load 0", "load 1", "trans", "store"]),
+        (True, ["load 2", "load 0", "trans", "store", "load 1", "store"]),  # the store is to the array of the line
+    ],
+)
+def test_short_loads_stand_beside_the_tile_for_which_a_kernel_waits(same, expected):
+    assert read(after("early_loads", scaled_transpose, transposed(same=same))) == expected
+
+
+def test_short_loads_stay_behind_a_short_tile():
+    """It takes 2 registers per thread."""
+    found = read(after("early_loads", scaled_transpose, transposed(16, 16)))
+    assert found == ["load 2", "trans", "load 0", "load 1", "store"]
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_loads_beside_a_tile_keep_their_results(same):
+    keeps_results(scaled_transpose, transposed(same=same))
 
 
 def conversions(times: int) -> int:
