@@ -20,6 +20,7 @@ from blocknb.codegen.scalar_math.lanes import LaneFunction, Lanes, define
 
 LN2_HIGH = {32: 0.693145751953125, 64: 0.6931471803691238}  # few enough bits that n * LN2_HIGH is exact
 LN2_LOW = {32: 1.428606765330187e-06, 64: 1.9082149292705877e-10}
+LN2 = 0.6931471805599453
 LOG2_E = 1.4426950408889634
 # (e^r - 1 - r) / r^2 on [-ln2/2, ln2/2]
 EXP = {
@@ -74,18 +75,18 @@ LOG_DOUBLE = (0.6666666666666666, 0.4000000000000088, 0.28571428570800655, 0.222
 
 def _logarithm(f: LaneFunction, x: Lanes, finish: Callable[[Lanes, Lanes], Lanes]) -> Lanes:
     """`finish(e, m)` for x = 2^e (1 + m), 1 + m between sqrt(1/2) and sqrt(2); and the special values."""
-    mantissa, least = f.format.mantissa, f.format.least_normal
+    mantissa, least, magic = f.format.mantissa, f.format.least_normal, f.format.magic
     lift = 2.0 ** (mantissa + 1)
     subnormal = x < least
     bits = f.select(subnormal, x * lift, x).bits()
-    origin = f.like(x, math.sqrt(0.5)).bits()
-    exponent = (bits - origin) >> mantissa
-    m = (bits - (exponent << mantissa)).floating() - 1.0
-    e = f.integer_to_float(exponent) - f.select(subnormal, f.like(x, mantissa + 1), 0.0)
-    result = finish(e, m)
-    result = f.select(x.compare("oeq", math.inf), x, result)
-    result = f.select(x.compare("oeq", 0.0), f.like(x, -math.inf), result)
-    return f.select(x.compare("uge", 0.0), f.select(x.compare("uno", x), x, result), math.nan)
+    power = (bits - f.like(x, math.sqrt(0.5)).bits()) & (-1 << mantissa)
+    m = (bits - power).floating() - 1.0
+    exponent = (power >> mantissa) + f.like(x, magic).bits()
+    e = exponent.floating() - f.select(subnormal, f.like(x, magic + mantissa + 1), magic)
+    # Unsigned bits below those of infinity: finite, and no sign. x * inf + inf is right for all others but zeros.
+    finite = x.bits().compare("ult", f.like(x, math.inf).bits())
+    result = f.select(finite, finish(e, m), f.fma(x, math.inf, math.inf))
+    return f.select(x.compare("oeq", 0.0), f.like(x, -math.inf), result)
 
 
 def _log_double(f: LaneFunction, m: Lanes) -> Lanes:
@@ -102,10 +103,8 @@ def log(f: LaneFunction, x: Lanes) -> Lanes:
 
     def finish(e: Lanes, m: Lanes) -> Lanes:
         if f.single:
-            square = m * m
-            tail = f.fma(square * m, f.polynomial(m, LOG_SINGLE), square * -0.5)
-        else:
-            tail = _log_double(f, m)
+            return f.fma(e, LN2, f.fma(m * m, f.polynomial(m, (-0.5, *LOG_SINGLE)), m))
+        tail = _log_double(f, m)
         return f.fma(e, LN2_HIGH[bits], f.fma(e, LN2_LOW[bits], tail) + m)
 
     return _logarithm(f, x, finish)

@@ -194,8 +194,8 @@ def log_parts(x):
     # log(m) = 2 s + 2/3 s^3 + ..., s = (m - 1) / (m + 1): the first two terms in two parts, the others in one.
     f = m - 1.0
     d = m + 1.0
-    s = tl.div_rn(f, d)
-    s_low = tl.div_rn(tl.fma(-s, d, f) - s * (m - (d - 1.0)), d)
+    s = f / d  # of which s_low is the error, so an approximate division will do
+    s_low = (tl.fma(-s, d, f) - s * (m - (d - 1.0))) / d
     z, z_low = two_product(s, s)
     z_low = z_low + 2.0 * s * s_low
     cube, cube_low = two_product(s, z)

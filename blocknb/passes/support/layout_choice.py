@@ -32,6 +32,7 @@ from blocknb.passes.support.layout_facts import (
 )
 from blocknb.passes.support.layout_groups import LayoutGroups
 from blocknb.passes.support.mixed_sizes import widen_mixed
+from blocknb.passes.support.spread_lines import line_layout
 from blocknb.passes.support.tile_views import MOVING, POINTWISE, VIEWS, moved_layout, operand_layout
 from blocknb.passes.tile.select_mma import operand_layouts
 
@@ -179,8 +180,7 @@ class LayoutChoice:
 
     def weight(self, op: Op, iterations: float) -> float:
         """The bytes that an access moves. A load of one element for each run of equal addresses moves that element once per run."""
-        moved = op.args[0].type.size * op.args[0].type.dtype.element.bytes
-        return iterations * moved / self.equal_addresses(op)
+        return iterations * op.args[0].type.size * op.args[0].type.dtype.element.bytes / self.equal_addresses(op)
 
     def equal_addresses(self, op: Op) -> int:
         """The length of the runs of equal addresses of a load of one axis, such as the load of a row's number for all columns."""
@@ -220,9 +220,9 @@ class LayoutChoice:
                         self.layouts[root] = self.scan_layout(op)
             if op.name == "reduce":
                 layout = self.reduction_layout(op)
-                if op.results[0].type.shape:
-                    for result in op.results:
-                        self.layouts.setdefault(self.groups.find(result), layout.slice(op.attrs["axis"]))
+                for result in op.results if op.results[0].type.shape else ():
+                    made = line_layout(self, result, layout.slice(op.attrs["axis"]))
+                    self.layouts.setdefault(self.groups.find(result), made)
         self.settle_backwards(self.func.body)
         self.settle_forwards(self.func.body)
         for value in values:
@@ -264,7 +264,7 @@ class LayoutChoice:
             self.products |= {layout.slice(axis)} if split else set()
             for result in op.results:
                 weight = (2 if split else 1) * iterations * result.type.size * value.type.dtype.bytes
-                self.groups.propose(result, weight, layout.slice(axis))
+                self.groups.propose(result, weight, line_layout(self, result, layout.slice(axis)))
 
     def propose_sums(self) -> None:
         """Proposes the layout of a loop's reduction for the sum that it is added to, where each thread reduces its elements. A conversion

@@ -16,6 +16,7 @@ Source: Volkov, "Better Performance at Lower Occupancy" (GTC 2010).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import Any
 
 from blocknb.analysis.liveness import Liveness, registers
@@ -43,6 +44,8 @@ REGISTERS, MOST_CTAS = 65536, 32  # per SM
 #: Of 256 registers per thread, those for the loads of a branch in a loop with products: few warps hide their latency.
 BRANCHES = 96
 DURING = 16  # registers per thread for loads during a product outside of loops: for twice as many, kernels lost 6 to 14 % by occupancy
+OF_COLUMNS = 16  # bytes of a line of columns per register of a thread
+LINE = 4  # registers per thread of a line that is loaded before a loop and used after it
 MOST_BETWEEN = 96  # the same after a product
 SHARED_FILE = 128  # registers per thread for live tiles: three CTAs of four warps share the register file of an SM
 SCALARS = 8  # registers per thread of short lines, which the estimate of live tiles counts
@@ -62,18 +65,20 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
     When: a loop without products loads between 16 and 64 registers per thread and iteration, and no earlier pass prefetches them. Or a
     branch in a loop with products loads between 16 and 96, and the values that the loop carries leave them room. Or between 16 and 96 are
     loaded after a product that no loop contains. Or a `while` loop, or a loop that waits for other programs, loads between 16 and 64
-    registers between two waits. Or a kernel without loops reduces a tile of at least 32.
+    registers between two waits. Or a kernel without loops reduces a tile of at least 32. Or lines are loaded after a loop with products,
+    such as a bias or scales.
 
     What: the loads move to the head of the iteration or branch, or to the product, with their addresses, masks and indices. Machine code
     issues all of them before it uses the first one. After a product, 16 registers at most are loaded before it, and arrive while it runs.
     In four cases ptxas may take more registers instead. They are two vectors of a tile in a loop, loads of a `while` loop or between waits,
-    exponentials in a loop of few warps, and tiles that a kernel without loops only reduces.
+    exponentials in a loop of few warps, and tiles that a kernel without loops only reduces. Lines for the end of a product are loaded
+    before its loop, if the live tiles leave room for them.
 
     Why: ptxas saves registers. It waits for a vector before it loads the next one into the same registers, and memory idles meanwhile.
 
     Limits: a load stays where it is if the loop stores to its array, or to that of its index, or if each of its elements has a loaded index
-    of its own. No load passes a wait, a barrier, or the condition of its loop. The loop stays as it is if it computes exponentials or
-    logarithms and many warps are resident, or if the loads would take too many registers.
+    of its own. No load passes a wait, a barrier, or the condition of its loop. The loop stays as it is if the loads would take too many
+    registers. It also stays if it computes exponentials or logarithms and either many warps are resident or tiles are stored.
 
     Before:
 
@@ -131,6 +136,8 @@ class EarlyLoads(PipeliningLegality):
         first, needs = self.loads_of(loop.blocks[0])
         peak = self.liveness.peak(loop)
         if names & {*COMPUTED}:
+            if any(op.name == "store" and op.args[0].type.shape for op in inside):
+                return  # the results take registers, too: twice as many warps were faster than more loads in flight
             resident = REGISTERS // ((self.liveness.most() + ROOM // 2) * self.threads)
             if needs >= LEAST and 1 <= resident <= FEW_THREADS // self.threads:
                 self.allow(first[-1], resident)
@@ -214,8 +221,13 @@ class EarlyLoads(PipeliningLegality):
 
     def straight(self, func: Func) -> Func:
         """Issues the loads after a product together, in code without a loop, if the live tiles leave room for them."""
-        if not any(op.name == "dot" for op in func.ops()) or why_none_within(func.ops()):
+        if why_none_within(func.ops()):
             return func
+        if not any(op.name in (*LOOPS, "dot") for op in func.ops()):
+            return self.beside_tiles(func)
+        if not any(op.name == "dot" for op in func.ops()):
+            return func
+        func = self.before_loops(func)
         noted = len(self.notes.list)
         body = self.grouped(func.body)
         if body is func.body:
@@ -226,6 +238,59 @@ class EarlyLoads(PipeliningLegality):
             del self.notes.list[noted:]
             return func
         return after
+
+    def beside_tiles(self, func: Func) -> Func:
+        """Issues short loads right after the first load of a tile, if another op waits for that tile before them."""
+        ops = func.body.ops
+        segment = list(takewhile(lambda op: not op.blocks, ops))
+        start = next((i for i, op in enumerate(segment) if op.name == "load" and self.size(op) > LINE), len(segment))
+        moved: list[Op] = []
+        loaded: set[Value] = set()
+        waits = False
+        for position, op in enumerate(segment[start:], start):
+            if op.name == "load" and waits and self.size(op) <= LINE and not op.attrs.get("volatile"):
+                behind = self.behind(op, segment[start:])
+                if behind is not None and not self.why_not_read_early(op, segment[start:position]):
+                    moved += [x for x in (*behind, op) if x not in moved]
+            waits = waits or not loaded.isdisjoint(op.args)
+            loaded |= set(op.results) if op.name == "load" else set()
+        if not moved:
+            return func
+        self.notes(moved[-1], "issued beside the load of a tile, for which the kernel waits")
+        rest = (op for op in ops[start + 1 :] if op not in moved)
+        return func.replace(body=Block(func.body.args, (*ops[: start + 1], *moved, *rest)))
+
+    def before_loops(self, func: Func) -> Func:
+        """Issues the loads of short lines that follow a loop with products before it, such as a bias or scales of rows and columns."""
+        ops = list(func.body.ops)
+        for loop in [op for op in ops if op.name == "for" and any(x.name == "dot" for x in within(op))]:
+            after = ops[ops.index(loop) + 1 :]
+            segment = list(takewhile(lambda op: not op.blocks, after))
+            moved, needs = self.short_loads(loop, segment)
+            if moved and self.liveness.most() + needs + ROOM <= SHARED_FILE:
+                start = ops.index(loop)
+                ops = [*ops[:start], *moved, *(x for x in ops[start:] if x not in moved)]
+                self.notes(moved[-1], f"lines are loaded before the loop, in {counted(needs, 'register')} per thread")
+        return func.replace(body=Block(func.body.args, tuple(ops))) if ops != list(func.body.ops) else func
+
+    def short_loads(self, loop: Op, segment: Sequence[Op]) -> tuple[list[Op], int]:
+        """The loads of short lines after a loop that may move before it, with the arithmetic that leads to them, and their registers per
+        thread, which holds two of eight columns of a product."""
+        moved: list[Op] = []
+        needs = 0
+        for position, op in enumerate(segment):
+            if op.name != "load" or op.attrs.get("volatile") or self.size(op) > LINE:
+                continue
+            behind = self.behind(op, segment)
+            if behind is None or any(set(x.args) & set(loop.results) for x in (*behind, op)):
+                continue
+            if not self.why_not_read_early(op, inside_of([loop, *segment[:position]])):
+                rows = op.result.type.shape[-1:] == (1,)
+                needs += (
+                    self.size(op) if rows else max(1, op.result.type.size * op.result.type.dtype.bytes // OF_COLUMNS)
+                )
+                moved += [x for x in (*behind, op) if x not in moved]
+        return moved, needs
 
     def grouped(self, block: Block) -> Block:
         """A block, and the blocks of its branches, with the loads that follow each product issued together."""

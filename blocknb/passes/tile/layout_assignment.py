@@ -12,9 +12,10 @@ conversion for branches alone then moves into these (`support/branch_conversions
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from blocknb.ir.build import Builder, revised
-from blocknb.ir.core import Block, Func, Op, Value
+from blocknb.ir.core import Block, Func, Op, Value, walk
 from blocknb.ir.report import REPORTS
 from blocknb.ir.shadow import SHADOWS
 from blocknb.language.ops import ACCESSES
@@ -35,7 +36,8 @@ def layout_assignment(func: Func, target: Target, notes: Notes) -> Func:
     When: always, on a GPU.
 
     What: dots, loads, stores and reductions propose layouts. Tiles that must agree form groups, and the heaviest proposal of a group
-    wins. Index and mask arithmetic is repeated in each layout that needs it. Where two groups meet, a conversion stays.
+    wins. Index and mask arithmetic is repeated in each layout that needs it. Where two groups meet, a conversion stays. A loaded tile is
+    converted where it is first used, so that no other load waits for it.
 
     Why: a layout decides how wide accesses are, and whether data has to move between threads.
 
@@ -66,6 +68,7 @@ class LayoutAssignment:
         self.demands: dict[Value, dict[Layout, None]] = {}
         self.at: dict[Value, dict[Layout, Value]] = {}
         self.reported: dict[int, list[Layout | None]] = {}  # the layouts of the operands of ops that report values
+        self.loads: dict[Value, Op] = {}  # the loaded values, which are converted where they are used
         self.used_ids: set[int] = set()
         self.builder = Builder(first_id=func.next_id)
 
@@ -147,6 +150,8 @@ class LayoutAssignment:
         if not value.type.shape:
             return value
         assert layout is not None
+        if layout not in self.at[value]:
+            self.convert(value, layout)
         return self.at[value][layout]
 
     def define(self, value: Value, layout: Layout) -> Value:
@@ -157,15 +162,18 @@ class LayoutAssignment:
 
     def converts(self, value: Value) -> None:
         """Emits, after an anchored value's definition, conversions to the other demanded layouts."""
-        if not value.type.shape:
-            return
-        own = next(iter(self.at[value]))
-        source = self.at[value][own]
-        for layout in list(self.demands.get(value, ())):
+        for layout in list(self.demands.get(value, ())) if value.type.shape else ():
             if layout not in self.at[value]:
-                self.at[value][layout] = made = self.builder.value("convert", source, layout=layout)
-                made.name = value.name
-                self.explain(self.builder._open[-1][-1], own, layout)
+                self.convert(value, layout)
+
+    def convert(self, value: Value, layout: Layout) -> None:
+        """Emits the conversion of an anchored value to another layout."""
+        own = next(iter(self.at[value]))
+        with self.builder.at(self.loads[value]) if value in self.loads else nullcontext():
+            made = self.builder.value("convert", self.at[value][own], layout=layout)
+            made.name = value.name
+            self.at[value][layout] = made
+            self.explain(self.builder._open[-1][-1], own, layout)
 
     def explain(self, op: Op, own: Layout, layout: Layout) -> None:
         bits = max(8, op.result.type.dtype.bits)
@@ -236,7 +244,9 @@ class LayoutAssignment:
             self.builder.next_id += 1
         self.used_ids.add(op.id)
         self.builder.append(new)
-        if convert_results:
+        if op.name == "load":
+            self.loads[op.result] = op
+        elif convert_results:
             for value in op.results:
                 self.converts(value)
         return new
@@ -250,7 +260,13 @@ class LayoutAssignment:
         out = layout.slice(op.attrs["axis"]) if op.results[0].type.shape else None
         self.emit_in(op, [self.get(v, layout) for v in op.args], [out])
 
+    def convert_loads(self, op: Op) -> None:
+        """Emits, before a loop or branch, the conversions of loaded tiles that it uses."""
+        for value in {x: None for block in op.blocks for inner in walk(block) for x in inner.args if x in self.loads}:
+            self.converts(value)
+
     def emit_control(self, op: Op) -> None:
+        self.convert_loads(op)
         blocks = []
         own = [self.choice.layout_of(v) if v.type.shape else None for v in op.results]
         skip = 3 if op.name == "for" else 1 if op.name == "if" else 0

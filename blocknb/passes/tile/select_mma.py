@@ -21,6 +21,7 @@ from blocknb.passes.registry import gpu_pass
 from blocknb.target import Target
 from blocknb.trace import Notes
 
+WIDENED = 4  # neighbours along K of 8-bit operands: 4 bytes, which one lane gets from ldmatrix
 MOST_COLUMNS = 16  # of a product whose first operand is loaded into fragments
 #: Ops after which a value no longer counts as the result of a product.
 STOPS = ATOMICS | STRUCTURED | REDUCTIONS | {"load", "gather", "broadcast"}
@@ -33,7 +34,8 @@ def select_mma(func: Func, target: Target, notes: Notes) -> Func:
     When: the target has a tensor-core instruction for the operands: half precision, bfloat16, int8 and, unless the kernel asks for ieee
     precision, fp32.
 
-    What: the dot gets an instruction, the layout of its accumulator, and the number of warps along M and N.
+    What: the dot gets an instruction, the layout of its accumulator, and the number of warps along M and N. Operands that are loaded as
+    8-bit floats pass through shared memory as such, and each thread converts four neighbours along K.
 
     Why: tensor cores multiply many times as fast as fused multiply-adds.
 
@@ -71,14 +73,16 @@ def select_mma(func: Func, target: Target, notes: Notes) -> Func:
             warps = func.attrs["num_warps"], 1
         layout = tables.accumulator(c.shape, instruction, warps)
         attrs = {**op.attrs, "instr": instruction.name, "layout": layout, "warps": warps}
-        if run := direct.run(op):
+        if run := direct.run(op) or direct.widened_run(op):
             attrs["run"] = run
         new = revised(op, attrs=attrs)
         rebuild.builder.append(new)
         count = instruction.instructions(c.shape[0], c.shape[1], a.shape[1])
         split = f"{warps[0]} x {warps[1]} warps over {c.shape[0]} x {c.shape[1]}"
         text = f"dot: mma.sync.{instruction.name}, {count} per program ({split})"
-        notes(new, text + f"; each thread loads {run} neighbours of A along K into their fragments" * bool(run))
+        if run:
+            text += f"; each thread has {run} neighbours along K, and converts them in registers"
+        notes(new, text)
         return new.results
 
     return rebuild(func, visit)
@@ -127,6 +131,25 @@ class DirectOperands:
             run = min(load.attrs.get("vec", 1), own.contiguous_registers(1)) * (a.shape[1] // shape[1])
             return run if 4 <= run <= a.shape[1] // 4 else 0
         return 0
+
+    def widened_run(self, dot: Op) -> int:
+        """The neighbours along K that a thread has of two loaded operands of 8-bit floats, converted to fp16: 4, or 0 for others.
+
+        Shared memory then holds them as they were loaded, and ldmatrix reads pairs of them. The conversion takes one instruction per pair.
+        Converted before, each element would pass through shared memory twice.
+        """
+        if dot.args[0].type.shape[1] < 4 * WIDENED or "stacked" in dot.attrs:
+            return 0
+        for value in dot.args[:2]:
+            made = self.defs.get(value)
+            if made is None or made.name != "cast" or made.args[0].type.dtype not in t.FLOAT8:
+                return 0
+            source = self.defs.get(made.args[0])
+            while source is not None and source.name == "trans":
+                source = self.defs.get(source.args[0])
+            if source is None or source.name != "load":
+                return 0
+        return WIDENED
 
     def loads_behind(self, value: Value) -> list[Op]:
         """The loads from which a value is computed. A value that a loop carries is computed as the first one."""
