@@ -122,7 +122,7 @@ def _stored_by(made: Attempt, shown: str, index: tuple[int, ...]) -> str:
         if accesses:
             table = accesses.to_numpy()[index]
             if table["first"] >= 0:
-                one, last = (seen.account.launch.spelled(int(table[n])) for n in ("first", "last"))
+                one, last = (seen.log.launch.spelled(int(table[n])) for n in ("first", "last"))
                 return f", {verb} by program {one}" if one == last else f", {verb} by programs {one} to {last}"
     return ""
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from blocknb.errors import KernelError
-from blocknb.footprint.account import Budget
+from blocknb.footprint.access_log import Budget
 from blocknb.learn.cell import matched
 from blocknb.learn.code_rules import MULTIPROCESSORS, NO_PTXAS, TARGET, gpu_code
 from blocknb.learn.exercise import CheckFinding, Rule
