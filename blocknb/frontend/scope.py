@@ -14,7 +14,7 @@ from typing import Any
 
 from blocknb.errors import KernelError, Loc, SyntaxUnsupported, TypeMismatch
 from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch
-from blocknb.frontend.hints import meant
+from blocknb.frontend.hints import hint_for_unknown_name
 from blocknb.frontend.source import Source
 from blocknb.ir.core import Value
 from blocknb.language.constants import constexpr
@@ -178,7 +178,7 @@ class Frame:
         try:
             return as_constant(name, self.source.lookup(name))
         except KeyError:
-            hint = meant([*self.names, *self.source.visible()], name)
+            hint = hint_for_unknown_name([*self.names, *self.source.visible()], name)
             raise Mismatch(f"unknown name `{name}`", hint).in_triton(f"{name} is not defined") from None
 
     def assign(self, name: str, value: Any, node: ast.AST) -> None:

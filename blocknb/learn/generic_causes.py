@@ -15,7 +15,7 @@ from blocknb.footprint.error_causes import error_causes
 from blocknb.footprint.value import Footprint
 from blocknb.learn.cell import Answer, line_of
 from blocknb.learn.exercise import CheckFinding
-from blocknb.learn.imitation import answer_in
+from blocknb.learn.mistake_matching import answer_in
 from blocknb.learn.running import Attempt, called, copies, differs, region_text
 
 #: Kinds of `error_causes` that name a cause. The others are questions that a right kernel may raise, too.

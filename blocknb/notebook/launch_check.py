@@ -75,7 +75,7 @@ class LaunchCheck:
     @property
     def ordered(self) -> bool:
         """Whether the kernel uses the results of atomics, so that its result may depend on the order of the programs."""
-        return self.footprint is not None and takes_turns(self.footprint.access_log.launch)
+        return self.footprint is not None and takes_turns(self.footprint.log.launch)
 
     def facts(self) -> Iterator[tuple[str, str]]:
         """Lines for the card's head, the most severe one first."""

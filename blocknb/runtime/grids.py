@@ -24,7 +24,7 @@ _PLAIN = (int, float, complex, str, bytes, bool, type(None), type, types.ModuleT
 Thaw = Callable[[], Any]
 
 
-class Gone(Exception):
+class ArrayFreed(Exception):
     """An array that the grid function reads no longer exists."""
 
 
@@ -69,7 +69,7 @@ def _freeze(value: Any, inside: frozenset[int] = frozenset()) -> Thaw | None:
 
     def alive() -> Any:
         if (found := reference()) is None:
-            raise Gone
+            raise ArrayFreed
         return found
 
     return alive

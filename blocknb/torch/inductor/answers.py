@@ -76,7 +76,7 @@ class MarkedScheduling(TritonScheduling):
         return name
 
 
-def _told_why(inherited: Any) -> Callable[..., None]:
+def _note_why_not_fused(inherited: Any) -> Callable[..., None]:
     """Inductor's note that two nodes are not fused, which also keeps the reason with the graph."""
 
     def __call__(self: Any, reason: str, *args: Any) -> None:
@@ -146,7 +146,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
                 yield module, name, answer
     inherited = TritonKernel.__dict__["gen_common_triton_imports"]
     yield TritonKernel, "gen_common_triton_imports", _marked_imports(inherited)
-    yield WhyNoFuse, "__call__", _told_why(WhyNoFuse.__call__)
+    yield WhyNoFuse, "__call__", _note_why_not_fused(WhyNoFuse.__call__)
     # By Inductor's registry, which knows the other devices only if it is asked before the module of the CPU is imported.
     for_cpu = type(common.get_device_op_overrides("cpu"))
     # torch 2.11 defines the function over several lines, which breaks the header of templates for the CPU.
