@@ -152,7 +152,7 @@ def internal(error: BaseException) -> str:
 
 @cache
 def raising_lines(file: str) -> frozenset[int]:
-    """The lines of a module's `raise` statements, and of the functions in MEANT."""
+    """The lines of a module's `raise` statements, and of the functions in ALLOWED_TO_RAISE."""
     raises = [
         node
         for node in ast.walk(ast.parse(Path(file).read_text()))

@@ -62,7 +62,7 @@ class ProgramReplay:
 
     def run(self, program: int, keep: Any = None, watch: Any = None) -> None:
         """Runs one program. `keep(op, array's parameter, byte offsets)` receives its accesses, `watch(op, operands, results)` the values of
-        its ops. Raises KernelError and Beyond."""
+        its ops. Raises KernelError and BudgetExceeded."""
         self.space.keep_access, self.space.program = keep, program
         machine = _Bounded(self.launch.func, self.space, self.launch.grid, self.launch.program_ids(program))
         machine.deadline, machine.watch = self.deadline, watch

@@ -30,7 +30,7 @@ class ArrayFreed(Exception):
 
 @dataclass(frozen=True, eq=False)
 class GridSnapshot:
-    """`given()` returns the grid of the launch: numbers, or a function of the arguments if `computed`. Raises Gone."""
+    """`given()` returns the grid of the launch: numbers, or a function of the arguments if `computed`. Raises ArrayFreed."""
 
     given: Thaw
     computed: bool = False
