@@ -27,7 +27,7 @@ def snapshot(file: str, space: dict[str, Any]) -> list[str]:
     return linecache.getlines(file, space)
 
 
-def written_since_the_start(file: str) -> bool:
+def modified_since_start(file: str) -> bool:
     """Whether a file of the snapshots is newer than this process. Cells have no time: IPython gives each version another name."""
     entry: Any = linecache.cache.get(file)
     return entry is not None and len(entry) > 1 and entry[1] is not None and entry[1] >= _BEGAN

@@ -109,9 +109,9 @@ class Machine:
                         return tuple(rest)
                     env.update(zip(after.args, rest, strict=True))
                     carried = yield from self.execute(after, env)
-        raise self.bug(op, f"the interpreter does not know the op {op.name}")
+        raise self.compiler_bug(op, f"the interpreter does not know the op {op.name}")
 
-    def bug(self, op: Op, message: str) -> CompilerBug:
+    def compiler_bug(self, op: Op, message: str) -> CompilerBug:
         from blocknb.ir.text import print_op
 
         return CompilerBug(f"{message} (program {self.program})\n    {print_op(self.func, op)}", op.loc)
@@ -242,7 +242,7 @@ class Machine:
             case "part":
                 axis, index = op.attrs["axis"], op.attrs["index"]
                 return (np.split(x, op.attrs["count"], axis)[index],)
-        raise self.bug(op, f"the op {op.name} does not belong to the {self.func.level} level")
+        raise self.compiler_bug(op, f"the op {op.name} does not belong to the {self.func.level} level")
 
     def combine_axis(self, op: Op, arrays: Sequence[np.ndarray], axis: int) -> tuple:
         """Reduces the arrays along `axis` by the block, neighbours first."""

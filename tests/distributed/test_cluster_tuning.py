@@ -255,7 +255,7 @@ def test_another_kind_than_that_of_the_launch_is_named_in_a_warning(tmp_path, mo
 
 def test_without_workers_the_search_fails_after_some_time(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(cluster_tuning, "PATIENCE", 0.2)
-    monkeypatch.setattr(cluster_tuning, "LOOKS", 0.05)
+    monkeypatch.setattr(cluster_tuning, "POLL_SECONDS", 0.05)
     with started(0, processes=False) as made, distributed.Client(made) as client:
         with pytest.raises(AutotunerError, match="no worker is left to tune nothing"):
             tune(fake_tuner(5, tmp_path / "log"), client)
