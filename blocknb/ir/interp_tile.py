@@ -21,7 +21,7 @@ from blocknb.ir.interp_shadow import shadow_step
 from blocknb.ir.provenance import follow, moved
 from blocknb.ir.report import NO_ARGUMENT, REPORTS, Access, Printed, access_error, assertion, assertion_error, prints
 from blocknb.ir.shadow import SHADOWS
-from blocknb.language import meaning
+from blocknb.language import semantics
 from blocknb.language import types as t
 from blocknb.language.ops import OPS, TERMINATORS, named
 from blocknb.language.types import Pointer, Tile
@@ -135,7 +135,7 @@ class Machine:
                 return ()
             case "const":
                 kind = op.attrs["type"]
-                return (self.full(op, kind, meaning.constant(op.attrs["value"], kind.dtype)),)
+                return (self.full(op, kind, semantics.constant(op.attrs["value"], kind.dtype)),)
             case "program_id":
                 return (np.asarray(self.program[op.attrs["axis"]], np.int32),)
             case "num_programs":
