@@ -257,7 +257,7 @@ def test_stores_before_an_error_reach_the_gpu(remote):
 
 def test_a_new_op_of_the_table_works_without_changes_here(monkeypatch):
     from blocknb.frontend.scope import HANDLERS
-    from blocknb.language import ops, rules, semantics, surface
+    from blocknb.language import meaning, ops, rules, surface
 
     spec = ops.OpSpec(
         "hypot",
@@ -265,7 +265,7 @@ def test_a_new_op_of_the_table_works_without_changes_here(monkeypatch):
         rules.same("float"),
         ops.Help(""),
         operands="a b",
-        numpy=semantics.wide(np.hypot),
+        numpy=meaning.wide(np.hypot),
     )
     monkeypatch.setitem(ops.OPS, "hypot", spec)
     monkeypatch.setitem(

@@ -27,7 +27,7 @@ from blocknb.passes.tile.select_mma import instruction_of
 
 PTX_TYPES = {"fp16": "f16", "bf16": "bf16", "fp32": "tf32", "int8": "s8", "fp8e4nv": "e4m3", "fp8e5": "e5m2"}
 ACCUMULATORS = {"fp32": "f32", "int32": "s32"}
-RARE_BITS = 0x2B7E1516  # an arbitrary number
+SELDOM = 0x2B7E1516  # an arbitrary number
 WORD = 0xFFFFFFFF
 ADDRESSES = 0x3FFFF  # bits of a shared address that a descriptor takes
 
@@ -43,9 +43,9 @@ class WgmmaDot(OpLowering):
     def dot(self, op: Op) -> None:
         """Writes a product, which is in flight until a wait if the op says so."""
         made = self.defs.get(op.args[2])
-        zero_accumulators = made is not None and made.name == "const" and not made.attrs["value"]
-        asm = WgmmaText(op, zero_accumulators)
-        if not zero_accumulators:
+        fresh = made is not None and made.name == "const" and not made.attrs["value"]
+        asm = WgmmaText(op, fresh)
+        if not fresh:
             asm.tie(self.registers.regs(asm.c))
         a = self.words(asm) if op.attrs["registers"] else self.descriptor(asm, asm.a, 0)
         b = self.descriptor(asm, asm.b, 1)
@@ -107,7 +107,7 @@ class WgmmaDot(OpLowering):
             self.registers.set(result, self.registers.regs(value))
             kept += self.operands(value)
         if early:
-            split_in_flight(self.text, self.rarely_true([value for value, _ in early]))
+            split_in_flight(self.text, self.rare([value for value, _ in early]))
         for value, result in summed:
             self.registers.set(result, self.waited(value, pending, kept))
             kept = []
@@ -125,7 +125,7 @@ class WgmmaDot(OpLowering):
         operands = [f"{kind} {name}" for name in names] + [x for _, x in kept]
         return self.results(f"wgmma.wait_group.sync.aligned {pending};", kind, count, constraints, operands)
 
-    def rarely_true(self, values: Sequence[Value]) -> str:
+    def rare(self, values: Sequence[Value]) -> str:
         """A condition that seldom holds and needs all registers of a 32-bit tile, the one with the fewest. Without it ptxas waits before it
         computes the tile. For two floats it is a single instruction."""
         text, tiles = self.text, [value for value in values if value.type.dtype.bits == 32]
@@ -136,7 +136,7 @@ class WgmmaDot(OpLowering):
         for name in names:
             bits = text.emit(f"bitcast {kind} {name} to i32")
             found = text.emit(f"xor i32 {found}, {bits}") if found else bits
-        return text.emit(f"icmp eq i32 {found}, {RARE_BITS}")
+        return text.emit(f"icmp eq i32 {found}, {SELDOM}")
 
     def is_summed(self, value: Value) -> bool:
         """Whether a value is the result of a dot that may be in flight, or of a loop that carries one."""
@@ -180,11 +180,11 @@ def is_pure(op: Op) -> bool:
 
 
 class WgmmaText:
-    """The inline PTX of one dot. The operands are numbered: accumulators out, accumulators in, A, B. `zero_accumulators`: they begin as
-    zeros; `upper` are the upper words of descriptors by the number of the operand."""
+    """The inline PTX of one dot. The operands are numbered: accumulators out, accumulators in, A, B. `fresh`: the accumulators are zero;
+    `upper` are the upper words of descriptors by the number of the operand."""
 
-    def __init__(self, op: Op, zero_accumulators: bool):
-        self.op, self.zero_accumulators = op, zero_accumulators
+    def __init__(self, op: Op, fresh: bool):
+        self.op, self.fresh = op, fresh
         self.instruction: MmaInstruction = instruction_of(op)
         self.a, self.b, self.c = op.args
         self.kind = llvm_type(self.c.type.dtype)
@@ -242,7 +242,7 @@ class WgmmaText:
         depth, blocks = self.b.type.shape[1 - self.lies_as(1)] // row.k, self.count // self.each
         lines += [".reg .pred on, first;", ".reg .b32 xl, yl;", ".reg .b64 x, y;", "setp.eq.s32 on, 0, 0;"]
         lines.append(f"setp.ne.s32 first, {0 if count is None else f'${count}'}, 0;")
-        skips = self.zero_accumulators or count is not None
+        skips = self.fresh or count is not None
         lines.append("wgmma.fence.sync.aligned;")
         for step in range(depth):
             second = self.moved("y", b, self.place(self.b.type, 1, 0, step * row.k))
