@@ -48,12 +48,12 @@ def contiguity(facts: FunctionFacts, value: Value, axis: int) -> int:
 
 
 def _form_contiguity(facts: FunctionFacts, form: Form, axis: int, size: int) -> int:
-    constant = {m: min((_steady(facts, s, axis, size) for s in m), default=size) for m in form.terms}
+    constant = {m: min((_constancy_of(facts, s, axis, size) for s in m), default=size) for m in form.terms}
     best = 1
     for monomial, coefficient in form.terms.items():
         if coefficient == 1 and len(monomial) == 1 and axis in monomial[0].axes:
             rest = min((k for m, k in constant.items() if m is not monomial), default=size)
-            best = max(best, min(_counting(facts, monomial[0], axis, size), rest))
+            best = max(best, min(_contiguity_of(facts, monomial[0], axis, size), rest))
     return best
 
 
@@ -61,7 +61,7 @@ def constancy(facts: FunctionFacts, value: Value, axis: int) -> int:
     form, size = facts.form(value), value.type.shape[axis]
     if form is None:
         return info(facts, value).groups[axis].constancy
-    return min((_steady(facts, s, axis, size) for s in form.symbols()), default=size)
+    return min((_constancy_of(facts, s, axis, size) for s in form.symbols()), default=size)
 
 
 def divisor(facts: FunctionFacts, value: Value, axis: int | None, group: int) -> int:
@@ -100,13 +100,13 @@ def _at(group: AxisRuns, step: int) -> int:
     return group.divisor if step >= group.contiguity else min(group.divisor, step)
 
 
-def _steady(facts: FunctionFacts, symbol: Symbol, axis: int, size: int) -> int:
+def _constancy_of(facts: FunctionFacts, symbol: Symbol, axis: int, size: int) -> int:
     if axis not in symbol.axes:
         return size
     return 1 if symbol.kind == DIM else info(facts, symbol.value).groups[symbol.axes.index(axis)].constancy
 
 
-def _counting(facts: FunctionFacts, symbol: Symbol, axis: int, size: int) -> int:
+def _contiguity_of(facts: FunctionFacts, symbol: Symbol, axis: int, size: int) -> int:
     return size if symbol.kind == DIM else info(facts, symbol.value).groups[symbol.axes.index(axis)].contiguity
 
 
@@ -117,9 +117,9 @@ def sign_constancy(facts: FunctionFacts, form: Form, axis: int, size: int) -> in
     while group > 1:
         rise = 0
         for monomial, coefficient in form.terms.items():
-            if all(_steady(facts, s, axis, size) >= group for s in monomial):
+            if all(_constancy_of(facts, s, axis, size) >= group for s in monomial):
                 continue
-            if coefficient < 0 or len(monomial) > 1 or _counting(facts, monomial[0], axis, size) < group:
+            if coefficient < 0 or len(monomial) > 1 or _contiguity_of(facts, monomial[0], axis, size) < group:
                 rise = BIG
                 break
             rise += coefficient * (group - 1)
@@ -334,7 +334,7 @@ def _wrapped(facts: FunctionFacts, form: Form | None, type: Tile, bits: int, pla
         counting = min(_form_contiguity(facts, form, axis, size), most)
         while counting > 1 and form_divisor(facts, form, axis, counting) < counting:
             counting //= 2
-        steady = min((_steady(facts, s, axis, size) for s in form.symbols()), default=size)
+        steady = min((_constancy_of(facts, s, axis, size) for s in form.symbols()), default=size)
         found.append(
             AxisRuns(
                 counting,
@@ -472,7 +472,7 @@ def promised(facts: FunctionFacts, op: Op, form: Form) -> bool:
     found = []
     for axis, size in enumerate(op.result.type.shape):
         counting = _form_contiguity(facts, form, axis, size)
-        steady = min((_steady(facts, s, axis, size) for s in form.symbols()), default=size)
+        steady = min((_constancy_of(facts, s, axis, size) for s in form.symbols()), default=size)
         found.append(AxisRuns(counting, form_divisor(facts, form, axis, counting), steady))
     known = AxisInfo(tuple(found), form_divisor(facts, form, None, 1))
     return with_promises(known, op) != known

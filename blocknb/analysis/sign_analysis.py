@@ -13,7 +13,7 @@ from blocknb.ir.core import Value
 from blocknb.language.ops import PRESERVING
 
 #: Ops whose result is non-negative if the first operand is and the divisor is not negative.
-SIGNED_ALIKE = PRESERVING - {"part"} | {"div", "rem", "shr", "abs"}
+SIGN_PRESERVING = PRESERVING - {"part"} | {"div", "rem", "shr", "abs"}
 
 
 def nonnegative(facts: FunctionFacts, value: Value, positive: Symbol | None = None) -> bool:
@@ -40,7 +40,7 @@ def symbol_nonnegative(facts: FunctionFacts, symbol: Symbol) -> bool:
     match op.name:
         case "div" if ranges.bounds(facts, op.args[1])[1] < 0:
             return False
-        case name if name in SIGNED_ALIKE:
+        case name if name in SIGN_PRESERVING:
             return nonnegative(facts, op.args[0])
         case "min":
             return all(nonnegative(facts, a) for a in op.args)

@@ -88,7 +88,7 @@ class _BoxReader:
         self.names = dict(zip(self.axes, SIDES, strict=True))
 
     def box(self) -> TmaBox:
-        self.suits()
+        self.check_access()
         root, form = self.address()
         strides = {axis: self.stride(form, axis) for axis in self.axes}
         unit = next((axis for axis in reversed(self.axes) if strides[axis].constant == 1), None)
@@ -106,7 +106,7 @@ class _BoxReader:
 
     # -- reading the access ------------------------------------------------------------------------------------------------
 
-    def suits(self) -> None:
+    def check_access(self) -> None:
         op, dtype = self.op, self.pointer.type.dtype.element
         if is_volatile(op):
             raise NotABox("it is volatile")

@@ -188,7 +188,7 @@ def page(kernel: Any, request: dict[str, Any], valid: bool = False) -> None:
     record = observe.record_of(getattr(kernel, "kernel", kernel))
     if record is None:
         return
-    entry, comm = live.enrol(card.newest(record)), Comm()
+    entry, comm = live.register(card.newest(record)), Comm()
     live._answer(comm, entry, {"id": 1, **request})
     answers = [content for content in comm.sent if "progress" not in content]
     assert len(answers) == 1, comm.sent

@@ -22,7 +22,7 @@ OURS = f"{PACKAGE}{os.sep}"
 FUZZER = f"{OURS}cell_fuzz{os.sep}"
 MIME = "application/vnd.blocknb.v1+json"
 #: Functions whose operators raise Python's own errors for a wrong argument, which are meant.
-MEANT = ("__getattr__", "cdiv")
+ALLOWED_TO_RAISE = ("__getattr__", "cdiv")
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 #: An interrupt in a callback of a weak reference: Python prints it and drops it, whatever the code does.
 DROPPED = re.compile(
@@ -152,11 +152,11 @@ def internal(error: BaseException) -> str:
 
 @cache
 def raising_lines(file: str) -> frozenset[int]:
-    """The lines of a module's `raise` statements, and of the functions in MEANT."""
+    """The lines of a module's `raise` statements, and of the functions in ALLOWED_TO_RAISE."""
     raises = [
         node
         for node in ast.walk(ast.parse(Path(file).read_text()))
-        if isinstance(node, ast.Raise) or (isinstance(node, ast.FunctionDef) and node.name in MEANT)
+        if isinstance(node, ast.Raise) or (isinstance(node, ast.FunctionDef) and node.name in ALLOWED_TO_RAISE)
     ]
     return frozenset(line for node in raises for line in range(node.lineno, (node.end_lineno or node.lineno) + 1))
 

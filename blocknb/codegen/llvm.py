@@ -262,7 +262,7 @@ class Workers:
     def _answer(self, future: Future, process: WorkerProcess, job: dict) -> dict:
         """The answer to a job. A process that something killed is replaced once, and so is one whose NewGVN died. `_running` has the last
         process. Raises KernelError."""
-        once_more = [_killed_from_outside, _gvn_died]
+        once_more = [_killed_from_outside, _newgvn_failed]
         while True:
             self._running[future] = process
             try:
@@ -271,10 +271,12 @@ class Workers:
             except WorkerEnded as ended:
                 reason = next((test for test in once_more if test(ended, job)), None)
                 if reason is None or process.killed:
-                    raise _death(ended.status, ended.words, job, again=_killed_from_outside not in once_more) from None
+                    raise _worker_error(
+                        ended.status, ended.words, job, second_time=_killed_from_outside not in once_more
+                    ) from None
             once_more.remove(reason)
             process = self._start()
-            job = job | {"gvn": False} if reason is _gvn_died else job
+            job = job | {"gvn": False} if reason is _newgvn_failed else job
         if "error" in answer:
             raise _as_error(answer, job)
         return answer
@@ -299,17 +301,19 @@ def _killed_from_outside(ended: WorkerEnded, job: dict) -> bool:
     return ended.status in [-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)]
 
 
-def _gvn_died(ended: WorkerEnded, job: dict) -> bool:
+def _newgvn_failed(ended: WorkerEnded, job: dict) -> bool:
     """Whether LLVM's NewGVN gave up. It does so by an assertion on some functions of many blocks; the code is right without it, too."""
     return "NewGVN.cpp" in ended.words and job.get("gvn", True)
 
 
-def _death(status: int, words: str, job: dict, again: bool = False) -> KernelError:
-    """The error for a job whose worker died with that exit status and these last lines on standard error. `again`: for the second time."""
+def _worker_error(status: int, words: str, job: dict, second_time: bool = False) -> KernelError:
+    """The error for a job whose worker died with that exit status and these last lines on standard error. `second_time`: for the second
+    time."""
     target = job.get("arch") or job.get("cpu") or "this machine"
     if _killed_from_outside(WorkerEnded(status, words), job):
         return KernelError(
-            "something killed the process that compiled the kernel" + (", and the next one, too" if again else ""),
+            "something killed the process that compiled the kernel"
+            + (", and the next one, too" if second_time else ""),
             hint="the system kills processes if memory runs out; free some, or compile fewer kernels at a time",
         )
     found = re.search(r"^(?:LLVM ERROR|error): *(.*)$", words, re.MULTILINE)

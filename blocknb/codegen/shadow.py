@@ -16,7 +16,7 @@ from blocknb.codegen.shadow_functions import CHECK, FIND, INIT, JOIN, LOCK_TEXT,
 from blocknb.ir.shadow import ACTIONS, CONFLICTS
 
 #: The words of the context. `RECORDS` records of RECORD words each follow the header, then the regions.
-REGIONS, TOLD, COUNT, CELLS, CLOCKS, KEYS, ROWS, SLOTS, LOCK, PROGRAMS, BITS, FAULT, ARGUMENTS, FILLED = range(14)
+REGIONS, RACE_FOUND, COUNT, CELLS, CLOCKS, KEYS, ROWS, SLOTS, LOCK, PROGRAMS, BITS, FAULT, ARGUMENTS, FILLED = range(14)
 PLANES = 14  # the address of the plane of each action
 FIRST_RECORD, RECORD, RECORDS = 24, 4, 4096
 FIRST_REGION, REGION = FIRST_RECORD + RECORD * RECORDS, 5  # lower address, bytes, shift, first cell, flags for `init`
@@ -104,7 +104,7 @@ def define(helpers: dict[str, str], dialect: Dialect, *names: str) -> None:
         "ROWS": ROWS,
         "KEYS": KEYS,
         "BITS": BITS,
-        "TOLD": TOLD,
+        "RACE_FOUND": RACE_FOUND,
         "LOCK": LOCK,
     }
     for name in names:

@@ -131,7 +131,7 @@ compare:
   %alone = icmp eq i64 %most, %least
   br i1 %alone, label %noted, label %tell
 tell:
-  %told = getelementptr i64, P %context, i64 TOLD
+  %told = getelementptr i64, P %context, i64 RACE_FOUND
   store atomic i64 1, P %told SCOPE monotonic, align 8
   br label %noted
 noted:

@@ -12,48 +12,48 @@ from collections.abc import Iterator
 import numpy as np
 
 from blocknb.errors import Loc
-from blocknb.footprint.account import Account, OpAccesses
+from blocknb.footprint.access_log import AccessLog, OpAccesses
 from blocknb.footprint.launch import ArrayLayout, MemoryRegion
-from blocknb.footprint.races import ProgramRace, clashing, races
+from blocknb.footprint.races import ProgramRace, lane_conflict, races
 from blocknb.footprint.runs import as_slices
 from blocknb.footprint.value import LEVELS, ArrayFootprint, Footprint, FootprintFinding, arrays_of
 
 EFFECTS = ("store", "print", "assert", "asm")
 
 
-def footprint_of(account: Account) -> Footprint:
-    """The footprint of an account, with its findings."""
-    arrays = arrays_of(account)
+def footprint_of(log: AccessLog) -> Footprint:
+    """The footprint of an access log, with its findings."""
+    arrays = arrays_of(log)
     found = [
-        *_failures(account),
-        *_outside(account),
-        *_races(account),
-        *_lanes(account),
+        *_failures(log),
+        *_outside(log),
+        *_races(log),
+        *_lanes(log),
         *_between(arrays),
-        *_effects(account),
-        *_idle(account),
-        *(finding for array in arrays.values() for finding in _of_array(account, array)),
+        *_effects(log),
+        *_idle(log),
+        *(finding for array in arrays.values() for finding in _of_array(log, array)),
     ]
     found.sort(key=lambda finding: LEVELS.index(finding.level))
-    return Footprint(account.launch.func.name, account, arrays, tuple(found))
+    return Footprint(log.launch.func.name, log, arrays, tuple(found))
 
 
-def _failures(account: Account) -> Iterator[FootprintFinding]:
-    for text in account.unknown[:3]:
+def _failures(log: AccessLog) -> Iterator[FootprintFinding]:
+    for text in log.unknown[:3]:
         yield FootprintFinding("error", "failure", text)
 
-    if account.foreign is not None:
-        text = f"{account.foreign.message}: what lies there is not in the footprint"
-        yield FootprintFinding("remark", "foreign", text, account.foreign.loc)
+    if log.foreign is not None:
+        text = f"{log.foreign.message}: what lies there is not in the footprint"
+        yield FootprintFinding("remark", "foreign", text, log.foreign.loc)
 
 
 def _verb(access: OpAccesses) -> str:
     return {"load": "loads", "store": "stores", "atomic": "updates"}[access.kind]
 
 
-def _outside(account: Account) -> Iterator[FootprintFinding]:
+def _outside(log: AccessLog) -> Iterator[FootprintFinding]:
     """Elements beyond the lowest or the highest one of an array."""
-    for access in account.accesses.values():
+    for access in log.accesses.values():
         runs, array = access.runs, access.array
         bad = np.flatnonzero((runs.starts < 0) | (runs.ends > array.extent))
         if len(bad):
@@ -62,7 +62,7 @@ def _outside(account: Account) -> Iterator[FootprintFinding]:
             place -= (array.address - array.low) // array.size
             programs = len(np.unique(runs.programs[bad]))
             text = (
-                f"program {account.launch.spelled(runs.programs[at])} {_verb(access)} element {place} of `{array.name}`, "
+                f"program {log.launch.spelled(runs.programs[at])} {_verb(access)} element {place} of `{array.name}`, "
                 f"which has {math.prod(array.shape)} elements"
             )
             more = f" ({programs} programs access elements outside)" if programs > 1 else ""
@@ -71,14 +71,14 @@ def _outside(account: Account) -> Iterator[FootprintFinding]:
             )
 
 
-def _races(account: Account) -> Iterator[FootprintFinding]:
-    for race in races(account):
+def _races(log: AccessLog) -> Iterator[FootprintFinding]:
+    for race in races(log):
         if race.first.kind == "store" == race.second.kind:
-            yield _both_store(account, race)
+            yield _both_store(log, race)
             continue
         if race.same:
             continue
-        p, q = (account.launch.spelled(n) for n in (race.first_program, race.second_program))
+        p, q = (log.launch.spelled(n) for n in (race.first_program, race.second_program))
         element = _element(race.region, race.second.array, race.place)
         through = "" if race.first.array is race.second.array else f" through `{race.first.array.name}`"
         second = "updates" if race.second.kind == "atomic" else "loads"
@@ -97,8 +97,8 @@ def _races(account: Account) -> Iterator[FootprintFinding]:
         )
 
 
-def _both_store(account: Account, race: ProgramRace) -> FootprintFinding:
-    p, q = map(account.launch.spelled, sorted((race.first_program, race.second_program)))
+def _both_store(log: AccessLog, race: ProgramRace) -> FootprintFinding:
+    p, q = map(log.launch.spelled, sorted((race.first_program, race.second_program)))
     array = race.first.array
     element = _element(race.region, array, race.place)
     if race.same:
@@ -108,7 +108,7 @@ def _both_store(account: Account, race: ProgramRace) -> FootprintFinding:
     hint = "let each program store its own elements, or use an atomic"
     if array.extent == 1:  # no address has room for a program's number
         hint = "use an atomic to combine the values of several programs"
-    elif _every_program_alike(race):
+    elif _all_store_same_elements(race):
         hint = "every program stores the same elements: is program_id in the address?"
     more = _more(race.count, "have several writers")
     return FootprintFinding(
@@ -128,7 +128,7 @@ def _element(region: MemoryRegion, array: ArrayLayout, place: int) -> str:
     return array.element((place * region.unit + region.low - array.low) // array.size)
 
 
-def _every_program_alike(race: ProgramRace) -> bool:
+def _all_store_same_elements(race: ProgramRace) -> bool:
     """Whether all programs that store to an array store to the same elements."""
     runs = race.first.runs
     programs, counts = np.unique(runs.programs, return_counts=True)
@@ -139,16 +139,14 @@ def _every_program_alike(race: ProgramRace) -> bool:
     return bool((starts == starts[0]).all() and (ends == ends[0]).all())
 
 
-def _lanes(account: Account) -> Iterator[FootprintFinding]:
+def _lanes(log: AccessLog) -> Iterator[FootprintFinding]:
     """Two lanes of one store that take one element."""
-    for access in account.accesses.values():
-        found = clashing(account, access)
+    for access in log.accesses.values():
+        found = lane_conflict(log, access)
         if found is None or found[1] is False:
             continue
         program, sure = found
-        text = (
-            f"program {account.launch.spelled(program)} stores several values to one element of `{access.array.name}`"
-        )
+        text = f"program {log.launch.spelled(program)} stores several values to one element of `{access.array.name}`"
         hint = "which value stays is undefined: make the addresses of the lanes differ, or reduce the values first"
         yield FootprintFinding("error" if sure else "warning", "lanes", text, access.op.loc, hint=hint)
 
@@ -179,37 +177,35 @@ def _gap(access: OpAccesses, contiguous: bool) -> FootprintFinding:
     return FootprintFinding("warning" if load else "error", "strides", text, access.op.loc, hint=hint)
 
 
-def _effects(account: Account) -> Iterator[FootprintFinding]:
-    wanted = (op for op in account.launch.func.ops() if op.name != "assert" or len(op.args) == 1)  # not tests of hints
+def _effects(log: AccessLog) -> Iterator[FootprintFinding]:
+    wanted = (op for op in log.launch.func.ops() if op.name != "assert" or len(op.args) == 1)  # not tests of hints
     if not any(op.name in EFFECTS or op.name.startswith("atomic") for op in wanted):
         hint = "end with tl.store(pointer, value)"
         yield FootprintFinding(
-            "error", "no store", "the kernel has no store: what it computes is lost", account.launch.func.loc, hint=hint
+            "error", "no store", "the kernel has no store: what it computes is lost", log.launch.func.loc, hint=hint
         )
 
 
-def _idle(account: Account) -> Iterator[FootprintFinding]:
-    if account.sampled:
+def _idle(log: AccessLog) -> Iterator[FootprintFinding]:
+    if log.sampled:
         return
-    idle, total = int(np.count_nonzero(account.active == 0)), account.launch.programs
+    idle, total = int(np.count_nonzero(log.active == 0)), log.launch.programs
     if 0 < idle < total:
         text = f"{idle} of {total} programs touch nothing: the grid is larger than the work"
         yield FootprintFinding("remark", "idle", text)
-    elif idle == total and account.executed.any():
-        nothing = any(math.prod(array.shape) == 0 for array in account.launch.arrays)
+    elif idle == total and log.executed.any():
+        nothing = any(math.prod(array.shape) == 0 for array in log.launch.arrays)
         text = f"no program touches any element: every mask is off in all {total} programs"
         yield FootprintFinding("remark" if nothing else "warning", "idle", text)
-    elif (
-        idle == total and total and any(op.name == "store" for op in account.launch.func.ops()) and not account.unknown
-    ):
+    elif idle == total and total and any(op.name == "store" for op in log.launch.func.ops()) and not log.unknown:
         text = f"no program touches any element: none of the {total} programs reaches a load or a store"
         yield FootprintFinding("remark", "idle", text)
 
 
-def _of_array(account: Account, found: ArrayFootprint) -> Iterator[FootprintFinding]:
+def _of_array(log: AccessLog, found: ArrayFootprint) -> Iterator[FootprintFinding]:
     """Elements that are never stored or never loaded, if all programs were followed."""
     total, name = math.prod(found.shape), found.name
-    if account.sampled or account.unknown:
+    if log.sampled or log.unknown:
         return
     loads, stores, atomics = bool(found.loads), bool(found.stores), bool(found.atomics)
     if not (loads or stores or atomics):

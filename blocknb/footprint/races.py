@@ -16,7 +16,7 @@ from itertools import combinations_with_replacement
 import numpy as np
 
 from blocknb.errors import KernelError
-from blocknb.footprint.account import Account, Beyond, OpAccesses
+from blocknb.footprint.access_log import AccessLog, BudgetExceeded, OpAccesses
 from blocknb.footprint.launch import MemoryRegion
 from blocknb.footprint.recorded import ProgramReplay
 from blocknb.footprint.runs import ElementOwners, Runs, disjoint, joined
@@ -45,7 +45,7 @@ class ProgramRace:
     same: bool | None
 
 
-def ordering(account: Account) -> dict[int, Flags]:
+def ordering(log: AccessLog) -> dict[int, Flags]:
     """For each access, by op id, whether the program may have acquired before it, and whether it may release after it. A volatile access
     does both. An atomic releases itself if the program uses its result: what depends on a ticket comes after the other tickets."""
     places: list[tuple[Op, tuple[Op, ...]]] = []
@@ -56,7 +56,7 @@ def ordering(account: Account) -> dict[int, Flags]:
             for inner in op.blocks:
                 visit(inner, (*loops, op) if op.name in LOOPS else loops)
 
-    visit(account.launch.func.body, ())
+    visit(log.launch.func.body, ())
     syncs = [(i, op, loops) for i, (op, loops) in enumerate(places) if op.name in ATOMICS or op.attrs.get("volatile")]
     used = {value for op, _ in places for value in op.args}
     found = {}
@@ -72,16 +72,16 @@ def ordering(account: Account) -> dict[int, Flags]:
     return found
 
 
-def races(account: Account) -> Iterator[ProgramRace]:
+def races(log: AccessLog) -> Iterator[ProgramRace]:
     """At most one race per region and pair of kinds of accesses, in the order of the regions."""
-    flags = ordering(account)
-    for region in account.launch.regions:
+    flags = ordering(log)
+    for region in log.launch.regions:
         groups: dict[tuple[str, Flags], list[OpAccesses]] = {}
-        for access in account.accesses.values():
+        for access in log.accesses.values():
             if access.array in region.arrays:
                 groups.setdefault((access.kind, flags[access.op.id]), []).append(access)
         if not any(kind == "store" for kind, _ in groups):
-            yield from _of_loads_and_atomics(account, region, groups)
+            yield from _of_loads_and_atomics(log, region, groups)
             continue
         if all(kind == "store" for kind, _ in groups) and disjoint(
             joined(_units(region, access) for accesses in groups.values() for access in accesses)
@@ -93,21 +93,21 @@ def races(account: Account) -> Iterator[ProgramRace]:
             kinds = (a[0], b[0])
             if kinds in reported or a[0] != "store" or _may_be_ordered(a[1], b[1]):
                 continue
-            found = _race(account, region, groups[a], painted[a], groups[b], painted[b])
+            found = _race(log, region, groups[a], painted[a], groups[b], painted[b])
             if found is not None:
                 reported.add(kinds)
                 yield found
 
 
 def _of_loads_and_atomics(
-    account: Account, region: MemoryRegion, groups: dict[tuple[str, Flags], list[OpAccesses]]
+    log: AccessLog, region: MemoryRegion, groups: dict[tuple[str, Flags], list[OpAccesses]]
 ) -> Iterator[ProgramRace]:
     """A plain load of what another program updates atomically."""
     for a in [key for key in groups if key[0] == "atomic"]:
         for b in [key for key in groups if key[0] == "load"]:
             if not _may_be_ordered(a[1], b[1]):
                 found = _race(
-                    account, region, groups[a], _painted(region, groups[a]), groups[b], _painted(region, groups[b])
+                    log, region, groups[a], _painted(region, groups[a]), groups[b], _painted(region, groups[b])
                 )
                 if found is not None:
                     yield found
@@ -138,7 +138,7 @@ def _painted(region: MemoryRegion, accesses: list[OpAccesses]) -> ElementOwners:
 
 
 def _race(
-    account: Account,
+    log: AccessLog,
     region: MemoryRegion,
     stores: list[OpAccesses],
     mine: ElementOwners,
@@ -161,7 +161,7 @@ def _race(
             p, q = (int(mine.last[place]), q) if mine.last[place] != q else (p, int(theirs.first[place]))
         pairs.setdefault((p, q), place)
     kind, first = others[0].kind, None
-    comparer = _Comparer(account, region)
+    comparer = _Comparer(log, region)
     same: bool | None = True
     for (p, q), place in list(pairs.items())[:PAIRS]:
         equal, where = (
@@ -191,9 +191,9 @@ def _holder(region: MemoryRegion, accesses: list[OpAccesses], program: int, plac
 class _Comparer:
     """Compares what programs store, by runs of single programs on copies."""
 
-    def __init__(self, account: Account, region: MemoryRegion):
-        self.launch, self.region = account.launch, region
-        self.index = account.launch.regions.index(region)
+    def __init__(self, log: AccessLog, region: MemoryRegion):
+        self.launch, self.region = log.launch, region
+        self.index = log.launch.regions.index(region)
         self.after: dict[int, np.ndarray | None] = {}
         self.deadline = time.monotonic() + SECONDS
 
@@ -225,7 +225,7 @@ class _Comparer:
         try:
             if program >= 0:
                 replay.run(program)
-        except (KernelError, Beyond):
+        except (KernelError, BudgetExceeded):
             return None
         copy = replay.copies[self.index]
         padded: np.ndarray = np.r_[copy, np.zeros(-len(copy) % self.region.unit, np.uint8)]
@@ -242,21 +242,21 @@ def _touched(region: MemoryRegion, accesses: list[OpAccesses], program: int) -> 
     return found
 
 
-def clashing(account: Account, access: OpAccesses) -> tuple[int, bool | None] | None:
+def lane_conflict(log: AccessLog, access: OpAccesses) -> tuple[int, bool | None] | None:
     """A program in which two lanes of a store take one element, and whether they store different values (None: unknown); None if there is
     no such program."""
     programs = access.runs.repeated
     if not len(programs) or access.kind != "store":
         return None
-    if sum(r.high - r.low for r in account.launch.regions) > MOST_BYTES:
+    if sum(r.high - r.low for r in log.launch.regions) > MOST_BYTES:
         return int(programs[0]), None
     deadline = time.monotonic() + SECONDS / 2
     for program in programs[:PAIRS].tolist():
-        replay = ProgramReplay(account.launch, deadline)
+        replay = ProgramReplay(log.launch, deadline)
         try:
             replay.run(program)
-        except (KernelError, Beyond):
+        except (KernelError, BudgetExceeded):
             return program, None
-        if any(op is access.op for op, _ in replay.clashes):
+        if any(op is access.op for op, _ in replay.lane_conflicts):
             return program, True
     return int(programs[0]), False

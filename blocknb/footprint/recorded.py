@@ -1,6 +1,6 @@
 """Runs programs of a launch on copies of its arrays, in the interpreter of tile IR, and records their accesses.
 
-`record` makes the account of a launch in which data decide what is accessed. `ProgramReplay` runs single programs, so that a race can be
+`record` makes the access log of a launch in which data decide what is accessed. `ProgramReplay` runs single programs, so that a race can be
 told from two programs that store the same values. The arrays of the caller do not change, and the kernel prints nothing.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from blocknb.errors import KernelError
-from blocknb.footprint.account import Account, Beyond, Budget
+from blocknb.footprint.access_log import AccessLog, Budget, BudgetExceeded
 from blocknb.footprint.launch import MemoryLaunch
 from blocknb.footprint.runs import Runs
 from blocknb.ir.address import AddressSpace, ForeignAccess
@@ -28,8 +28,8 @@ from blocknb.language.types import Pointer
 
 
 class ProgramReplay:
-    """Copies of the arrays of a launch, on which programs run. `copies` holds the bytes of each region; `clashes` the ops in which two
-    lanes stored different values to one element, with the program."""
+    """Copies of the arrays of a launch, on which programs run. `copies` holds the bytes of each region; `lane_conflicts` the ops in which
+    two lanes stored different values to one element, with the program."""
 
     def __init__(self, launch: MemoryLaunch, deadline: float = math.inf):
         self.launch, self.deadline = launch, deadline
@@ -57,12 +57,12 @@ class ProgramReplay:
                 self.values[param] = meaning.constant(launch.scalars[name], param.type.dtype)
 
     @property
-    def clashes(self) -> list[tuple[Op, int]]:
-        return self.space.clashes
+    def lane_conflicts(self) -> list[tuple[Op, int]]:
+        return self.space.lane_conflicts
 
     def run(self, program: int, keep: Any = None, watch: Any = None) -> None:
         """Runs one program. `keep(op, array's parameter, byte offsets)` receives its accesses, `watch(op, operands, results)` the values of
-        its ops. Raises KernelError and Beyond."""
+        its ops. Raises KernelError and BudgetExceeded."""
         self.space.keep_access, self.space.program = keep, program
         machine = _Bounded(self.launch.func, self.space, self.launch.grid, self.launch.program_ids(program))
         machine.deadline, machine.watch = self.deadline, watch
@@ -87,7 +87,7 @@ class _Bounded(Machine):
 
     def step(self, op: Op, args: list[Any]) -> tuple[Any, ...]:
         if time.monotonic() > self.deadline:
-            raise Beyond
+            raise BudgetExceeded
         results = super().step(op, args)
         if self.watch is not None and not self.combining:
             self.watch(op, args, results)
@@ -102,7 +102,7 @@ class _RecordingSpace(AddressSpace):
         self.parameters: list[int] = []
         self.keep_access: Any = None
         self.program = 0
-        self.clashes: list[tuple[Op, int]] = []
+        self.lane_conflicts: list[tuple[Op, int]] = []
 
     def _locate(
         self, op: Op, program: tuple[int, ...], addresses: np.ndarray, on: np.ndarray, size: int
@@ -121,35 +121,35 @@ class _RecordingSpace(AddressSpace):
         left = self.load(op, program, addresses, data.dtype, mask, data)
         self.keep_access = keep
         if left.tobytes() != np.broadcast_to(data, left.shape).tobytes():
-            self.clashes.append((op, self.program))
+            self.lane_conflicts.append((op, self.program))
 
 
-def record(launch: MemoryLaunch, budget: Budget, why: str, kind: type[Account] = Account) -> Account:
-    """The account of a launch by a run of its programs in order. If the budget is too small, only a part of the programs runs. `why`
+def record(launch: MemoryLaunch, budget: Budget, why: str, kind: type[AccessLog] = AccessLog) -> AccessLog:
+    """The access log of a launch by a run of its programs in order. If the budget is too small, only a part of the programs runs. `why`
     completes the sentence "the launch was run, because ..."."""
-    account = kind(launch, "recorded", why=why)
+    log = kind(launch, "recorded", why=why)
     replay = ProgramReplay(launch, budget.deadline())
     done: list[int] = []
     for program in _order(launch):
-        keeper = _Keeper(account, program)
+        keeper = _Keeper(log, program)
         try:
             replay.run(program, keeper)
-        except Beyond:
+        except BudgetExceeded:
             keeper.forget()
             break
         except ForeignAccess as error:
-            account.foreign = error
+            log.foreign = error
             keeper.forget()
             break
         except KernelError as error:
-            account.unknown.append(f"program {launch.spelled(program)} fails: {error.message}")
-            if len(account.unknown) > 3:
+            log.unknown.append(f"program {launch.spelled(program)} fails: {error.message}")
+            if len(log.unknown) > 3:
                 break
         done.append(program)
-        if account.runs > budget.runs or time.monotonic() > replay.deadline:
+        if log.runs > budget.runs or time.monotonic() > replay.deadline:
             break
-    account.programs = np.array(sorted(done), np.int64)
-    return account
+    log.programs = np.array(sorted(done), np.int64)
+    return log
 
 
 def _order(launch: MemoryLaunch) -> Iterable[int]:
@@ -161,10 +161,10 @@ def _order(launch: MemoryLaunch) -> Iterable[int]:
 
 
 class _Keeper:
-    """Adds the accesses of one program to an account."""
+    """Adds the accesses of one program to an access log."""
 
-    def __init__(self, account: Account, program: int):
-        self.account, self.program = account, program
+    def __init__(self, log: AccessLog, program: int):
+        self.log, self.program = log, program
         self.seen: dict[int, int] = {}
         self.found: set[tuple[int, int]] = set()
 
@@ -173,24 +173,24 @@ class _Keeper:
             return
         if parameter is None or offsets is None:  # the access begins
             self.seen[op.id] = self.seen.get(op.id, -1) + 1
-            self.account.executed[self.program] += 1
+            self.log.executed[self.program] += 1
             return
         if not len(offsets):
             return
-        array = self.account.launch.by_parameter[parameter]
-        self.account.active[self.program] += 1
+        array = self.log.launch.by_parameter[parameter]
+        self.log.active[self.program] += 1
         distinct = np.unique(offsets)
         cuts = np.flatnonzero(np.diff(distinct) != array.size)
         starts, ends = distinct[np.r_[0, cuts + 1]], distinct[np.r_[cuts, len(distinct) - 1]] + array.size
         same = np.full(len(starts), self.program, np.int64)
         iterations = np.full(len(starts), self.seen[op.id], np.int64)
         repeated = same[:1] if len(distinct) < len(offsets) else same[:0]
-        self.account.add(op, array, Runs(starts, ends, same, iterations, repeated), len(offsets))
+        self.log.add(op, array, Runs(starts, ends, same, iterations, repeated), len(offsets))
         self.found.add((op.id, parameter))
 
     def forget(self) -> None:
         """Removes the accesses of a program that did not end."""
         for key in self.found:
-            accesses = self.account.accesses[key]
+            accesses = self.log.accesses[key]
             accesses.parts = [p for p in accesses.parts if p.programs[0] != self.program]
-        self.account.executed[self.program] = self.account.active[self.program] = 0
+        self.log.executed[self.program] = self.log.active[self.program] = 0

@@ -27,7 +27,7 @@ from blocknb.analysis.partial_evaluation.evaluator import (
 )
 from blocknb.analysis.partial_evaluation.values import access_operands
 from blocknb.analysis.provenance import Provenance
-from blocknb.footprint.account import Account, Beyond, Budget, NotStatic
+from blocknb.footprint.access_log import AccessLog, Budget, BudgetExceeded, NotStatic
 from blocknb.footprint.launch import ArrayLayout, MemoryLaunch
 from blocknb.footprint.runs import runs_of
 from blocknb.ir.core import Op
@@ -55,11 +55,11 @@ def changed(launch: MemoryLaunch) -> set[int]:
     return found
 
 
-def follow(launch: MemoryLaunch, budget: Budget, kind: type[Account] = Account) -> Account:
-    """The account of all programs, or of a sample of them if the budget does not allow more. Raises NotStatic."""
-    account = kind(launch)
+def follow(launch: MemoryLaunch, budget: Budget, kind: type[AccessLog] = AccessLog) -> AccessLog:
+    """The access log of all programs, or of a sample of them if the budget does not allow more. Raises NotStatic."""
+    log = kind(launch)
     evaluator = _LoadingEvaluator(launch, budget)
-    observer = _AccountKeeper(evaluator, account, budget)
+    observer = _AccessLogger(evaluator, log, budget)
     deadline = budget.deadline()
     done: list[np.ndarray] = []
     for batch in _batches(launch.programs, lambda: max(1, int(BATCH / evaluator.peak))):
@@ -67,15 +67,15 @@ def follow(launch: MemoryLaunch, budget: Budget, kind: type[Account] = Account) 
             evaluator.follow(batch, observer)
         except Undecided as error:
             raise NotStatic(error.message) from None
-        except (TooMuch, Beyond):
+        except (TooMuch, BudgetExceeded):
             observer.forget(batch)
-            account.why = "" if done else "one program alone takes longer than the budget"
+            log.why = "" if done else "one program alone takes longer than the budget"
             break
         done.append(batch)
         if time.monotonic() > deadline:
             break
-    account.programs = np.sort(np.concatenate(done)) if done else np.empty(0, np.int64)
-    return account
+    log.programs = np.sort(np.concatenate(done)) if done else np.empty(0, np.int64)
+    return log
 
 
 def _batches(programs: int, size: Callable[[], int]) -> Iterator[np.ndarray]:
@@ -151,11 +151,11 @@ class _LoadingEvaluator(PartialEvaluator):
         return self.launch.by_parameter.get(low - 1) if low == high else None
 
 
-class _AccountKeeper(Observer):
-    """Adds the accesses of the batches that it follows to an account."""
+class _AccessLogger(Observer):
+    """Adds the accesses of the batches that it follows to an access log."""
 
-    def __init__(self, evaluator: _LoadingEvaluator, account: Account, budget: Budget):
-        self.evaluator, self.account, self.budget = evaluator, account, budget
+    def __init__(self, evaluator: _LoadingEvaluator, log: AccessLog, budget: Budget):
+        self.evaluator, self.log, self.budget = evaluator, log, budget
         self.limit = time.monotonic() + max(1.0, 2 * budget.seconds)  # for a batch that has begun, too
         self.seen: dict[int, np.ndarray] = {}  # how often each program has run an op
 
@@ -172,18 +172,18 @@ class _AccountKeeper(Observer):
         assert not isinstance(tile.mask, Unknown)
         x, y, _ = self.evaluator.grid
         programs = batch.ids[0] + x * (batch.ids[1] + y * batch.ids[2])
-        seen = self.seen.setdefault(op.id, np.zeros(self.account.launch.programs, np.int32))
+        seen = self.seen.setdefault(op.id, np.zeros(self.log.launch.programs, np.int32))
         runs = runs_of(tile.address, tile.mask, tile.shape, tile.element_bytes, programs, seen[programs])
         seen[programs] += 1
-        self.account.executed[programs] += 1
-        self.account.active[np.unique(runs.programs)] += 1
+        self.log.executed[programs] += 1
+        self.log.active[np.unique(runs.programs)] += 1
         if len(runs):
             self.add(op, runs, tile.active(batch.size))
-        if self.account.runs > self.budget.runs or time.monotonic() > self.limit:
-            raise Beyond
+        if self.log.runs > self.budget.runs or time.monotonic() > self.limit:
+            raise BudgetExceeded
 
     def add(self, op: Op, runs: Any, issued: int) -> None:
-        """Adds the runs to the accounts of their arrays: usually one."""
+        """Adds the runs to the logs of their arrays: usually one."""
         windows = runs.starts >> WINDOW_BITS
         numbers = windows[:1] if (windows == windows[0]).all() else np.unique(windows)
         for number in numbers.tolist():
@@ -192,10 +192,10 @@ class _AccountKeeper(Observer):
                 raise NotStatic(f"the address of the {op.name} {line(op)} lies in no array")
             mine = runs if len(numbers) == 1 else runs.chosen(np.flatnonzero(windows == number))
             shift = window(array.parameter) - (array.address - array.low)
-            self.account.add(op, array, mine.scaled(shift, 1), issued if len(numbers) == 1 else 0)
+            self.log.add(op, array, mine.scaled(shift, 1), issued if len(numbers) == 1 else 0)
 
     def forget(self, batch: np.ndarray) -> None:
         """Removes the programs of a batch that was not followed to its end."""
-        for accesses in self.account.accesses.values():
+        for accesses in self.log.accesses.values():
             accesses.parts = [p.chosen(np.flatnonzero(~np.isin(p.programs, batch))) for p in accesses.parts]
-        self.account.executed[batch] = self.account.active[batch] = 0
+        self.log.executed[batch] = self.log.active[batch] = 0

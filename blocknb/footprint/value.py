@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from blocknb.errors import Loc
-from blocknb.footprint.account import Account, OpAccesses
+from blocknb.footprint.access_log import AccessLog, OpAccesses
 from blocknb.footprint.launch import ArrayLayout
 from blocknb.footprint.runs import NEVER, SEVERAL, ElementOwners, joined, spans, uncovered
 
@@ -167,29 +167,29 @@ class Footprint:
     """
 
     kernel: str
-    account: Account
+    log: AccessLog
     arrays: dict[str, ArrayFootprint]
     findings: tuple[FootprintFinding, ...]
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        return self.account.launch.grid
+        return self.log.launch.grid
 
     @property
     def programs(self) -> np.ndarray:
-        return self.account.programs
+        return self.log.programs
 
     @property
     def sampled(self) -> bool:
-        return self.account.sampled
+        return self.log.sampled
 
     @property
     def how(self) -> str:
-        return self.account.how
+        return self.log.how
 
     @property
     def why(self) -> str:
-        return self.account.why
+        return self.log.why
 
     @property
     def errors(self) -> tuple[FootprintFinding, ...]:
@@ -197,7 +197,7 @@ class Footprint:
         return tuple(f for f in self.findings if f.level == "error")
 
     @property
-    def accusations(self) -> tuple[FootprintFinding, ...]:
+    def problems(self) -> tuple[FootprintFinding, ...]:
         """The errors and the warnings."""
         return tuple(f for f in self.findings if f.level != "remark")
 
@@ -210,10 +210,10 @@ class Footprint:
     @property
     def scope(self) -> str:
         """One sentence: how many programs were followed, and how."""
-        total, followed = self.account.launch.programs, len(self.programs)
+        total, followed = self.log.launch.programs, len(self.programs)
         count = f"{followed} of {total} programs (a sample)" if self.sampled else f"{total} program{'s' * (total != 1)}"
         if not followed:
-            return f"footprint of no program: {self.why or self.account.foreign}"
+            return f"footprint of no program: {self.why or self.log.foreign}"
         how = "from the arguments" if self.how == "static" else f"by a run on copies, because {self.why}"
         return f"footprint of {count}, {how}"
 
@@ -225,11 +225,11 @@ class Footprint:
         return str(self)
 
 
-def arrays_of(account: Account) -> dict[str, ArrayFootprint]:
-    """The arrays of an account by name."""
+def arrays_of(log: AccessLog) -> dict[str, ArrayFootprint]:
+    """The arrays of an access log by name."""
     found = {}
-    for array in account.launch.arrays:
-        mine = [a for a in account.accesses.values() if a.array is array]
+    for array in log.launch.arrays:
+        mine = [a for a in log.accesses.values() if a.array is array]
         maps = [AccessMap(array, [a for a in mine if a.kind == kind]) for kind in ("load", "store", "atomic")]
         found[array.name] = ArrayFootprint(array, *maps)
     return found

@@ -25,7 +25,16 @@ from typing import Any
 import numpy as np
 
 from blocknb.frontend.bytecode_reads import digest, reads
-from blocknb.frontend.libraries import VALUES, leads, library_class, library_file, library_module, ours, steady, version
+from blocknb.frontend.libraries import (
+    VALUES,
+    is_blocknb,
+    is_importable,
+    is_pure,
+    library_class,
+    library_file,
+    library_module,
+    version,
+)
 from blocknb.frontend.source import MISSING, Source, source_of
 from blocknb.language.constants import constexpr
 from blocknb.language.types import TypeQueries
@@ -130,9 +139,9 @@ class Collector:
                 break
             if isinstance(found, types.ModuleType):
                 place = vars(found)
-                if ours(found.__name__):
+                if is_blocknb(found.__name__):
                     value = _read(found, name)
-                    if not isinstance(value, types.ModuleType) and ours(
+                    if not isinstance(value, types.ModuleType) and is_blocknb(
                         getattr(value, "__module__", None) or "blocknb"
                     ):
                         return f"{found.__name__}.{'.'.join(names[i:])}"
@@ -172,12 +181,12 @@ class Collector:
         if type(x) is tuple:
             return f"tuple ({', '.join(map(self.describe, x))})"
         if isinstance(x, types.ModuleType):  # code may look up any entry by a computed name
-            return f"module {x.__name__}" if ours(x.__name__) or steady(x.__name__, "") else self.opaque(x)
+            return f"module {x.__name__}" if is_blocknb(x.__name__) or is_pure(x.__name__, "") else self.opaque(x)
         if isinstance(x, _METHODS):
             return self._method(x)
         source = source_of(x)
         if source is not None:
-            if getattr(x, "inline", False) and ours(x.__module__):
+            if getattr(x, "inline", False) and is_blocknb(x.__module__):
                 return f"{x.__module__}.{x.__qualname__}"
             return self.reach(source)
         if id(x) in self._seen:
@@ -218,14 +227,14 @@ class Collector:
     def _function(self, function: types.FunctionType) -> str:
         """The text of a host function: its bytecode, its defaults and everything that it names."""
         module, name = function.__module__ or "", function.__qualname__
-        if ours(module):
+        if is_blocknb(module):
             return f"{module}.{name}"
         code = function.__code__
         if library_file(code.co_filename):
             made_in = str(function.__globals__.get("__name__"))
-            if not steady(made_in, name):
+            if not is_pure(made_in, name):
                 return self.opaque(function)
-            if leads(module, name, function):
+            if is_importable(module, name, function):
                 return f"{module}.{name} {version(module)}"
             held = [
                 self.describe(_contents(cell)) for cell in function.__closure__ or ()
@@ -237,7 +246,7 @@ class Collector:
         lines = [f"def {name} {digest(code)}", self.describe((function.__defaults__, function.__kwdefaults__))]
         lines += [f"{'.'.join(path)} = {self._name(function, path)}" for path in (*found.names, *found.cells)]
         for imported in found.modules:
-            if not steady(imported, "") and not ours(imported):
+            if not is_pure(imported, "") and not is_blocknb(imported):
                 self.unknown.append(imported)
         return f"[{'; '.join(lines)}]"
 
@@ -261,19 +270,19 @@ class Collector:
     def _library(self, x: Any, module: str) -> str:
         """The text of a library's callable: its name and version."""
         name = getattr(x, "__qualname__", None) or getattr(x, "__name__", None)
-        known = isinstance(x, (*_SLOTS, *_METHODS)) or (name is not None and leads(module, name, x))
-        if name is None or not known or not (steady(module, name) or isinstance(x, _SLOTS)):
+        known = isinstance(x, (*_SLOTS, *_METHODS)) or (name is not None and is_importable(module, name, x))
+        if name is None or not known or not (is_pure(module, name) or isinstance(x, _SLOTS)):
             return self.opaque(x)
         return f"{module}.{name} {version(module)}"
 
     def _class(self, cls: type) -> str:
-        if ours(cls.__module__):
+        if is_blocknb(cls.__module__):
             return f"{cls.__module__}.{cls.__qualname__}"
         if library_class(cls):
-            return f"{cls.__module__}.{cls.__qualname__}" if steady(cls.__module__, "") else self.opaque(cls)
+            return f"{cls.__module__}.{cls.__qualname__}" if is_pure(cls.__module__, "") else self.opaque(cls)
         lines = [f"class {cls.__qualname__}"]
         for each in cls.__mro__:
-            if library_class(each) or ours(each.__module__):
+            if library_class(each) or is_blocknb(each.__module__):
                 lines.append(f"{each.__module__}.{each.__qualname__} {version(each.__module__)}")
                 continue
             held = vars(each)
@@ -305,7 +314,7 @@ class Collector:
         elif library_class(cls) and cls is not types.SimpleNamespace:
             return self._value(x)
         lines += self._attributes(x)
-        known = library_class(cls) or ours(cls.__module__)
+        known = library_class(cls) or is_blocknb(cls.__module__)
         shown = f"{cls.__module__}.{cls.__qualname__} {version(cls.__module__)}" if known else self._class_of(x)
         return f"{shown} ({', '.join(lines)})"
 

@@ -145,7 +145,7 @@ USABLE = frozenset(
 )
 
 
-def meant(visible: Iterable[str], name: str) -> str | None:
+def hint_for_unknown_name(visible: Iterable[str], name: str) -> str | None:
     """The hint for an unknown name: a name of the language without its module, or the closest name that the kernel can use."""
     if name in BUILTINS or name in LIBRARY:
         return f"write tl.{name}, after `import blocknb.language as tl`"

@@ -2,8 +2,8 @@
 
 Python compiles a module once, and runs this code until the process ends. `inspect.getsource` reads the file as it is now, so a function
 that was imported before an edit would get the text of after it. Two things prevent this here. `snapshot` reads the file when a kernel is
-defined, while its module is being imported. `agrees` compiles the file again and compares the bytecode, because a function may be defined
-later than its module, as by a factory. Only a file that was written after this process began needs this comparison.
+defined, while its module is being imported. `matches_source` compiles the file again and compares the bytecode, because a function may be
+defined later than its module, as by a factory. Only a file that was written after this process began needs this comparison.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def snapshot(file: str, space: dict[str, Any]) -> list[str]:
     return linecache.getlines(file, space)
 
 
-def written_since_the_start(file: str) -> bool:
+def modified_since_start(file: str) -> bool:
     """Whether a file of the snapshots is newer than this process. Cells have no time: IPython gives each version another name."""
     entry: Any = linecache.cache.get(file)
     return entry is not None and len(entry) > 1 and entry[1] is not None and entry[1] >= _BEGAN
 
 
-def agrees(lines: list[str], code: types.CodeType) -> bool:
+def matches_source(lines: list[str], code: types.CodeType) -> bool:
     """Whether Python makes this code of the lines of its file, at the same place. True if pytest has rewritten its assertions."""
     if "@pytest_ar" in code.co_names:
         return True

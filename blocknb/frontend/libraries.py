@@ -49,11 +49,11 @@ def library_module(name: str) -> bool:
 def library_class(cls: type) -> bool:
     """Whether a class belongs to Python or an installed package. A class that a library generates for a user does not."""
     return library_module(cls.__module__) and (
-        cls.__module__ == "builtins" or leads(cls.__module__, cls.__qualname__, cls)
+        cls.__module__ == "builtins" or is_importable(cls.__module__, cls.__qualname__, cls)
     )
 
 
-def leads(module: str, name: str, x: Any) -> bool:
+def is_importable(module: str, name: str, x: Any) -> bool:
     """Whether the object's module has this object under the object's name."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
@@ -61,7 +61,7 @@ def leads(module: str, name: str, x: Any) -> bool:
     return found is x
 
 
-def ours(name: str) -> bool:
+def is_blocknb(name: str) -> bool:
     """Whether a module is part of blocknb, whose version is in every key. The ready-made kernels count as user code."""
     return (name == "blocknb" or name.startswith("blocknb.")) and not name.startswith("blocknb.kernels")
 
@@ -71,7 +71,7 @@ def of_library(function: Any) -> bool:
     return isinstance(function, types.FunctionType) and library_file(function.__code__.co_filename)
 
 
-def steady(module: str, name: str) -> bool:
+def is_pure(module: str, name: str) -> bool:
     """Whether a library's function is pure: equal arguments give equal results, in other processes as well."""
     if module.split(".")[0] not in FUNCTIONS or name.split(".")[-1] in STATEFUL:
         return False

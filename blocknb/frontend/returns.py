@@ -21,7 +21,7 @@ from typing import Any
 from blocknb.errors import SyntaxUnsupported, TypeMismatch
 from blocknb.frontend.expressions import condition
 from blocknb.frontend.merge import NEVER, Disagreement, identical, merge_arms
-from blocknb.frontend.scope import Frame, Maybe, Outcome, Returned, Undefined, statement
+from blocknb.frontend.scope import ConditionalReturn, Frame, Outcome, Returned, Undefined, statement
 from blocknb.ir.core import Op, Value
 
 MAX_DEPTH = 32  # nesting depth of blocks from early returns, before flags are used
@@ -41,7 +41,7 @@ class Arm:
     @property
     def flag(self) -> Any:
         """Whether the function has returned at the arm's end: a bool, or a Value."""
-        return self.outcome.flag if isinstance(self.outcome, Maybe) else self.outcome is not None
+        return self.outcome.flag if isinstance(self.outcome, ConditionalReturn) else self.outcome is not None
 
     @property
     def value(self) -> Any:
@@ -116,7 +116,7 @@ def flag_returns(frame: Frame, node: ast.If, test: Value, rest: deque[ast.stmt])
         outcome = flagged(frame, node, test, rest)
     finally:
         frame.flagged = outer
-    if isinstance(outcome, Maybe) and not outer:  # an arm that continues reaches the end of the function
+    if isinstance(outcome, ConditionalReturn) and not outer:  # an arm that continues reaches the end of the function
         if outcome.value is not None:
             raise differs(frame, node, Disagreement("a value, and None at the end of the function"))
         return Returned(None)
@@ -129,7 +129,7 @@ def flagged(frame: Frame, node: ast.If, test: Value, rest: deque[ast.stmt]) -> O
         bodies[goes_on.index(True)] = [*bodies[goes_on.index(True)], *rest]
         rest.clear()
     outcome = join(frame, node, test, *(visit_arm(frame, body) for body in bodies))
-    while isinstance(outcome, Maybe) and rest:
+    while isinstance(outcome, ConditionalReturn) and rest:
         part = [rest.popleft()]
         while rest and not contains_return(part[-1]):
             part.append(rest.popleft())
@@ -155,8 +155,8 @@ def join(frame: Frame, node: ast.If, test: Value, then: Arm, other: Arm) -> Outc
     if isinstance(value, Disagreement):
         raise differs(frame, node, value)
     if known:
-        return Maybe(test if flags[0] else frame.emit.unary("not", test), value)
-    return Maybe(flag[0], value) if isinstance(flag[0], Value) else Returned(value)
+        return ConditionalReturn(test if flags[0] else frame.emit.unary("not", test), value)
+    return ConditionalReturn(flag[0], value) if isinstance(flag[0], Value) else Returned(value)
 
 
 def differs(frame: Frame, node: ast.If, why: Disagreement) -> TypeMismatch:

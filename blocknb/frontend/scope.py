@@ -14,7 +14,7 @@ from typing import Any
 
 from blocknb.errors import KernelError, Loc, SyntaxUnsupported, TypeMismatch
 from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch
-from blocknb.frontend.hints import meant
+from blocknb.frontend.hints import hint_for_unknown_name
 from blocknb.frontend.source import Source
 from blocknb.ir.core import Value
 from blocknb.language.constants import constexpr
@@ -38,14 +38,14 @@ class Returned:
 
 
 @dataclass(frozen=True)
-class Maybe:
+class ConditionalReturn:
     """A function has returned `value` if the condition `flag` holds, and continues otherwise."""
 
     flag: Value
     value: Any
 
 
-Outcome = Returned | Maybe | None
+Outcome = Returned | ConditionalReturn | None
 
 #: How often a helper may call itself, with different constants each time.
 RECURSION = 32
@@ -88,7 +88,7 @@ class Frame:
         self.loops = 0  # how many loops are open in this function
         self.ranks: dict[str, int] = {}  # names in the order in which they first got a meaning
         self.copies = 1  # how often the current statement is visited in total
-        self.flagged = False  # whether the visited statements may end with Maybe
+        self.flagged = False  # whether the visited statements may end with ConditionalReturn
 
     def loc(self, node: Any) -> Loc:
         """The place of a node of this function, with the chain of calls that led here."""
@@ -178,7 +178,7 @@ class Frame:
         try:
             return as_constant(name, self.source.lookup(name))
         except KeyError:
-            hint = meant([*self.names, *self.source.visible()], name)
+            hint = hint_for_unknown_name([*self.names, *self.source.visible()], name)
             raise Mismatch(f"unknown name `{name}`", hint).in_triton(f"{name} is not defined") from None
 
     def assign(self, name: str, value: Any, node: ast.AST) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 from blocknb import forks
 from blocknb.errors import Loc, SyntaxUnsupported
-from blocknb.frontend.imported_text import agrees, snapshot, written_since_the_start
+from blocknb.frontend.imported_text import matches_source, modified_since_start, snapshot
 from blocknb.ir.traversal import reachable
 from blocknb.language.constants import const, constexpr, unwrap
 
@@ -147,7 +147,7 @@ class Source:
             raise SyntaxUnsupported("a kernel cannot be async", self.loc(node), "write `def` instead of `async def`")
         if not isinstance(node, ast.FunctionDef) or node.name != self.function.__code__.co_name:
             raise self._changed()
-        if not trusted and written_since_the_start(self.file) and not agrees(self._lines, self._code):
+        if not trusted and modified_since_start(self.file) and not matches_source(self._lines, self._code):
             raise self._changed()
         return node
 

@@ -71,8 +71,11 @@ def match_stages(before: Func, after: Func) -> Matching:
     successors = _successors(one, two)
     counterpart = {id: id for id in one.ops if id in two.ops}
     for id in one.ops:
-        if id not in counterpart and (heir := _heir(id, successors.get(id, ()), one, two, counterpart)) is not None:
-            counterpart[id] = heir
+        if (
+            id not in counterpart
+            and (successor := _main_successor(id, successors.get(id, ()), one, two, counterpart)) is not None
+        ):
+            counterpart[id] = successor
     return classified(one, two, counterpart, successors)
 
 
@@ -87,8 +90,8 @@ def classified(
     gone = [id for id in one.ops if id not in counterpart]
     merged = _merged(one, [id for id in gone if id not in successors], counterpart)
     definitions = _definitions(one, two, counterpart, successors, merged)
-    for id, heir in counterpart.items():
-        matches.append(_pair(one.ops[id], two.ops[heir], counterpart, id in stayed, definitions))
+    for id, successor in counterpart.items():
+        matches.append(_pair(one.ops[id], two.ops[successor], counterpart, id in stayed, definitions))
     for id, made in successors.items():
         name = one.ops[id].op.name
         copies = tuple(new for new in made if new not in explained and two.ops[new].op.name == name)
@@ -137,7 +140,7 @@ def _made_again(one: IndexedFunc, two: IndexedFunc, found: dict[int, list[int]])
             found[id] = orphans[key]
 
 
-def _heir(
+def _main_successor(
     id: int, made: Iterable[int], one: IndexedFunc, two: IndexedFunc, counterpart: Mapping[int, int]
 ) -> int | None:
     """The new op that continues a removed one: of the same name, preferably in the block that corresponds to its own."""

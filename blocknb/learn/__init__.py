@@ -11,11 +11,11 @@ from blocknb.learn.code_rules import (
     bytes_per_lane,
     emits,
     ideal_sectors,
+    mma_utilization,
     no_spills,
     programs_per_multiprocessor,
     registers_at_most,
     shared_at_most,
-    under_way,
     waves_busy,
 )
 from blocknb.learn.exercise import (
@@ -61,6 +61,7 @@ __all__ = [
     "ideal_sectors",
     "launch",
     "load",
+    "mma_utilization",
     "no_race",
     "no_spills",
     "programs_per_multiprocessor",
@@ -68,7 +69,6 @@ __all__ = [
     "registers_at_most",
     "shared_at_most",
     "stored_once",
-    "under_way",
     "unit_of",
     "units",
     "waves_busy",

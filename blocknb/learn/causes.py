@@ -1,6 +1,6 @@
 """From failed attempts to sentences, the most useful first: the cause where it is known, else the place.
 
-The first one is a mistake of the exercise that gives the same results (`imitation`), else one change of the kernel that repairs it
+The first one is a mistake of the exercise that gives the same results (`mistake_matching`), else one change of the kernel that repairs it
 (`repairs`). Then come the error of the launch, facts of the footprint, and patterns of the IR and of the wrong numbers (`generic_causes`).
 The last one names the first wrong elements, with the program that stored them.
 """
@@ -17,7 +17,7 @@ from blocknb.errors import ElementError, HintError, KernelError
 from blocknb.learn import generic_causes
 from blocknb.learn.cell import WrongCell
 from blocknb.learn.exercise import CheckFinding
-from blocknb.learn.imitation import fitting, sentences
+from blocknb.learn.mistake_matching import fitting, sentences
 from blocknb.learn.repairs import repaired
 from blocknb.learn.rules import footprint_errors, never_stored
 from blocknb.learn.running import Attempt, TimeUp, region_text
@@ -122,7 +122,7 @@ def _stored_by(made: Attempt, shown: str, index: tuple[int, ...]) -> str:
         if accesses:
             table = accesses.to_numpy()[index]
             if table["first"] >= 0:
-                one, last = (seen.account.launch.spelled(int(table[n])) for n in ("first", "last"))
+                one, last = (seen.log.launch.spelled(int(table[n])) for n in ("first", "last"))
                 return f", {verb} by program {one}" if one == last else f", {verb} by programs {one} to {last}"
     return ""
 

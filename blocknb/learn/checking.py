@@ -150,7 +150,7 @@ def judged(prediction: Prediction, given: Any) -> Verdict:
     ways: tuple[Callable[[Any], bool], ...] = (
         lambda value: matches(given, value, 0.0),
         lambda value: matches(given, value, near) and not matches(right, value, near),
-        lambda value: _errs_alike(given, value, right),
+        lambda value: _same_single_error(given, value, right),
     )
     for explains in ways:
         for value, text in known:
@@ -159,7 +159,7 @@ def judged(prediction: Prediction, given: Any) -> Verdict:
     return Verdict(False, prediction.name, (), (CheckFinding(f"{given} is not right", "prediction"),))
 
 
-def _errs_alike(given: Any, wrong: Any, right: Any) -> bool:
+def _same_single_error(given: Any, wrong: Any, right: Any) -> bool:
     """Whether a known wrong answer of several numbers errs in one of them only, and the given answer errs there in the same way."""
     if not all(isinstance(x, tuple | list) for x in (given, wrong, right)) or len(given) != len(right):
         return False

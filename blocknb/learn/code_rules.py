@@ -1,7 +1,8 @@
 """Rules about compiled code: sectors, registers, shared memory, spills, instructions, and the timeline's model.
 
 They compile the kernel of an Attempt for a GPU, which needs none. Numbers of the launch may be replaced, so that a rule can ask about a
-product of 4096 while the cases stay small: `under_way(0.7, M=4096, N=4096, K=4096)`. A rule whose numbers are unknown raises ToolMissing.
+product of 4096 while the cases stay small: `mma_utilization(0.7, M=4096, N=4096, K=4096)`. A rule whose numbers are unknown raises
+ToolMissing.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _compiled(
 
 
 @functools.lru_cache(maxsize=64)
-def busy(made_for: Specialisation) -> float | None:
+def mma_busy_fraction(made_for: Specialisation) -> float | None:
     """The fraction of the time in which products run, in the timeline's model of a multiprocessor; None without products and copies."""
     trace = made_for.compiled.trace
     func = trace.stages[-1].after
@@ -193,17 +194,19 @@ def _about(text: str, instruction: str) -> bool:
     return instruction.split(".")[0] in text
 
 
-def under_way(least: float, **numbers: Any) -> Rule:
+def mma_utilization(least: float, **numbers: Any) -> Rule:
     """Matrix products run at least this fraction of the time, in the timeline's model of sm_90a."""
 
     def find(made: Attempt) -> Iterator[str]:
-        found = busy(gpu_code(made, **numbers))
+        found = mma_busy_fraction(gpu_code(made, **numbers))
         if found is None:
             yield "the kernel has no matrix product and no copy to shared memory: use tl.dot in the loop"
         elif found < least:
             yield f"matrix products are under way {found:.0%} of the time, and {least:.0%} is wanted: see the tab Timeline"
 
-    return _rule(f"under_way({least:g})", f"Matrix products are under way {least:.0%} of the time (timeline).", find)
+    return _rule(
+        f"mma_utilization({least:g})", f"Matrix products are under way {least:.0%} of the time (timeline).", find
+    )
 
 
 def waves_busy(least: float, multiprocessors: int = MULTIPROCESSORS, **numbers: Any) -> Rule:

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from blocknb.errors import KernelError
-from blocknb.footprint.suspects import suspects
+from blocknb.footprint.error_causes import error_causes
 from blocknb.footprint.value import Footprint
 from blocknb.learn.cell import Answer, line_of
 from blocknb.learn.exercise import CheckFinding
-from blocknb.learn.imitation import answer_in
+from blocknb.learn.mistake_matching import answer_in
 from blocknb.learn.running import Attempt, called, copies, differs, region_text
 
-#: Kinds of `suspects` that name a cause. The others are questions that a right kernel may raise, too.
+#: Kinds of `error_causes` that name a cause. The others are questions that a right kernel may raise, too.
 CERTAIN = ("zero", "dropped", "overwritten", "masked", "range", "wraps", "fraction", "view")
 #: What a kernel may compute of each row instead of the right number.
 REDUCED: dict[str, Any] = {
@@ -37,7 +37,7 @@ FEWEST = 8  # elements that a pattern of numbers must explain
 def of_accesses(made: Attempt) -> Iterator[CheckFinding]:
     """Outputs that the kernel reads before anything is in them, and inputs that it does not load although the solution does."""
     seen = made.footprint
-    if seen is None or seen.sampled or seen.account.unknown or seen.account.foreign is not None:
+    if seen is None or seen.sampled or seen.log.unknown or seen.log.foreign is not None:
         return
     for name in made.exercise.outputs:
         array = seen.arrays.get(made.parameter(name))
@@ -111,7 +111,7 @@ def of_values(made: Attempt) -> Iterator[CheckFinding]:
     if seen is None:
         return
     try:
-        found = suspects(seen, sorted(programs_of(made))[:2] or [0])
+        found = error_causes(seen, sorted(programs_of(made))[:2] or [0])
     except KernelError:
         return
     for cause in found:

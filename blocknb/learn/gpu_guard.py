@@ -33,7 +33,7 @@ def waiting_line(seen: Footprint) -> int | None:
     """The line of a `while` loop that reads what the kernel stores, or decides by floats: 0 if unknown, None without such a loop."""
     changed = [seen[name] for name in seen if seen[name].stores or seen[name].atomics]
     reads = {access.op.id for array in changed for access in array.loads.accesses}
-    for loop in (op for op in seen.account.launch.func.ops() if op.name == "while"):
+    for loop in (op for op in seen.log.launch.func.ops() if op.name == "while"):
         if any(op.name in ATOMICS or op.id in reads or _decides_by_floats(op) for op in within(loop)):
             return line_of(loop.loc) or 0
     return None

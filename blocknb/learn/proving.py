@@ -18,7 +18,7 @@ from blocknb.learn.cell import Answer, WrongCell, answer_of
 from blocknb.learn.checking import broken_rules, check, judged, matches
 from blocknb.learn.code_rules import gpu_code
 from blocknb.learn.exercise import Exercise, Prediction
-from blocknb.learn.imitation import answer_in
+from blocknb.learn.mistake_matching import answer_in
 from blocknb.learn.mutants import Mutant, cheats, mutants
 from blocknb.learn.running import Attempt, attempt
 from blocknb.runtime.launch_context import unobserved

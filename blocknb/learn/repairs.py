@@ -145,14 +145,14 @@ def changes(function: ast.FunctionDef, parameters: Sequence[str], arrays: Sequen
     masks = {ast.unparse(node.value): node for node in nodes if isinstance(node, ast.keyword) and node.arg == "mask"}
     groups = _groups(nodes, parameters, arrays)
     in_loops = {id(inner) for node in nodes if isinstance(node, ast.For | ast.While) for inner in ast.walk(node)}
-    for round_ in (_of_slips, _of_comparison, _of_operation, _of_options):
+    for round_ in (_remove_superfluous, _change_comparison, _change_operation, _change_options):
         yield from ((node, new) for node in nodes for new in round_(node))
     for node in nodes:
-        yield from ((node, new) for new in _of_masks(node, list(masks.values())))
+        yield from ((node, new) for new in _change_masks(node, list(masks.values())))
         if id(node) in in_loops:
-            yield from ((node, new) for new in _of_sums(node))
+            yield from ((node, new) for new in _change_sums(node))
     for node in nodes:
-        yield from ((node, new) for new in _of_names(node, groups))
+        yield from ((node, new) for new in _change_names(node, groups))
 
 
 def _groups(nodes: Sequence[ast.AST], parameters: Sequence[str], arrays: Sequence[str]) -> list[list[str]]:
@@ -161,7 +161,7 @@ def _groups(nodes: Sequence[ast.AST], parameters: Sequence[str], arrays: Sequenc
     return [list(arrays), [name for name in parameters if name not in arrays], list(dict.fromkeys(assigned))]
 
 
-def _of_slips(node: ast.AST) -> Iterator[ast.AST]:
+def _remove_superfluous(node: ast.AST) -> Iterator[ast.AST]:
     """Removes what is often superfluous: a constant operand such as the 1 of `n - 1`, and a conversion."""
     match node:
         case ast.BinOp(left=left, right=ast.Constant()):
@@ -172,7 +172,7 @@ def _of_slips(node: ast.AST) -> Iterator[ast.AST]:
             yield inner
 
 
-def _of_comparison(node: ast.AST) -> Iterator[ast.AST]:
+def _change_comparison(node: ast.AST) -> Iterator[ast.AST]:
     """Another comparison."""
     match node:
         case ast.Compare(ops=[op]) if type(op) in ORDERS:
@@ -181,7 +181,7 @@ def _of_comparison(node: ast.AST) -> Iterator[ast.AST]:
             )
 
 
-def _of_operation(node: ast.AST) -> Iterator[ast.AST]:
+def _change_operation(node: ast.AST) -> Iterator[ast.AST]:
     """Other numbers, operands left out or exchanged, and another operator."""
     match node:
         case ast.Constant(value=int(value)) if not isinstance(value, bool):
@@ -192,10 +192,10 @@ def _of_operation(node: ast.AST) -> Iterator[ast.AST]:
         case ast.UnaryOp(op=ast.USub()):
             yield node.operand
         case ast.BinOp():
-            yield from _of_operands(node)
+            yield from _change_operands(node)
 
 
-def _of_operands(node: ast.BinOp) -> Iterator[ast.AST]:
+def _change_operands(node: ast.BinOp) -> Iterator[ast.AST]:
     """One operand or name alone, another operator, the operands exchanged, 1 less, and a division rounded up."""
     yield node.left
     yield node.right
@@ -212,7 +212,7 @@ def _of_operands(node: ast.BinOp) -> Iterator[ast.AST]:
         yield ast.Call(ast.parse("tl.cdiv", mode="eval").body, [node.left, node.right], [])
 
 
-def _of_options(node: ast.AST) -> Iterator[ast.AST]:
+def _change_options(node: ast.AST) -> Iterator[ast.AST]:
     """Another function or dtype of a group, another axis, and a call without one of its options."""
     match node:
         case ast.Attribute(value=ast.Name(), attr=name):
@@ -231,14 +231,14 @@ def _of_options(node: ast.AST) -> Iterator[ast.AST]:
                         yield ast.Call(node.func, node.args, [*kept, other])
 
 
-def _of_masks(node: ast.AST, masks: Sequence[ast.keyword]) -> Iterator[ast.AST]:
+def _change_masks(node: ast.AST, masks: Sequence[ast.keyword]) -> Iterator[ast.AST]:
     """A mask of another access, for a load, a store or an atomic."""
     if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("tl.load", "tl.store", "tl.atomic")):
         kept = [k for k in node.keywords if k.arg != "mask"]
         yield from (ast.Call(node.func, node.args, [copy.deepcopy(mask), *kept]) for mask in masks)
 
 
-def _of_sums(node: ast.AST) -> Iterator[ast.AST]:
+def _change_sums(node: ast.AST) -> Iterator[ast.AST]:
     """A loop that adds to a name, or overwrites it."""
     match node:
         case ast.Assign(targets=[ast.Name(id=name)]):
@@ -247,7 +247,7 @@ def _of_sums(node: ast.AST) -> Iterator[ast.AST]:
             yield ast.Assign([ast.Name(name, ast.Store())], node.value)
 
 
-def _of_names(node: ast.AST, groups: Sequence[Sequence[str]]) -> Iterator[ast.AST]:
+def _change_names(node: ast.AST, groups: Sequence[Sequence[str]]) -> Iterator[ast.AST]:
     """Another name of the same group. A number may stand for a parameter, and a new tl.arange for what the kernel has assigned."""
     _, scalars, assigned = groups
     names: list[str] = []

@@ -57,9 +57,7 @@ def _stored_once(made: Attempt) -> Iterator[CheckFinding]:
             yield CheckFinding(text, "footprint", True, line)
         for access in array.stores.accesses:
             if len(programs := access.runs.repeated):
-                text = (
-                    f"program {seen.account.launch.spelled(int(programs[0]))} stores an element of `{array.name}` twice"
-                )
+                text = f"program {seen.log.launch.spelled(int(programs[0]))} stores an element of `{array.name}` twice"
                 text += ": lanes of one tl.store have the same address"
                 yield CheckFinding(text, "footprint", True, line_of(access.op.loc))
 
@@ -68,8 +66,8 @@ def _several(seen: Footprint, array: ArrayFootprint, flags: np.ndarray) -> str:
     """The sentence about elements that several programs store."""
     place = int(np.flatnonzero(flags.reshape(-1))[0])
     table = array.stores.to_numpy().reshape(-1)[place]
-    p, q = (seen.account.launch.spelled(int(n)) for n in (table["first"], table["last"]))
-    every = int(table["count"]) >= seen.account.launch.programs
+    p, q = (seen.log.launch.spelled(int(n)) for n in (table["first"], table["last"]))
+    every = int(table["count"]) >= seen.log.launch.programs
     hint = ": is tl.program_id in the address?" if every else ": let each program store its own elements"
     if flags.size == 1:  # no address has room for a program's number
         hint = ": let one program store it, or use an atomic to combine the values of several"
@@ -79,7 +77,7 @@ def _several(seen: Footprint, array: ArrayFootprint, flags: np.ndarray) -> str:
 def never_stored(made: Attempt) -> Iterator[CheckFinding]:
     """Elements of outputs that no program stores."""
     seen = made.footprint
-    if seen is None or seen.sampled or seen.account.unknown or seen.account.foreign is not None:
+    if seen is None or seen.sampled or seen.log.unknown or seen.log.foreign is not None:
         return
     for name, array in outputs_of(made, seen):
         if array.atomics or name in made.exercise.updated:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from blocknb.errors import KernelError
-from blocknb.footprint.account import Budget
+from blocknb.footprint.access_log import Budget
 from blocknb.footprint.value import Footprint
 from blocknb.learn.cell import Answer, WrongCell, line_of, matched, matching
 from blocknb.learn.exercise import Case, Exercise, Tolerance, listed
@@ -102,11 +102,11 @@ class Attempt:
         seen = self.footprint
         if seen is None or seen.sampled:  # this process may have had little time
             seen = self.footprint = self._followed(WHOLE)
-        account = seen.account
+        log = seen.log
         if seen.sampled:
-            few = f"{len(account.programs):,} of {account.launch.programs:,} programs"
+            few = f"{len(log.programs):,} of {log.launch.programs:,} programs"
             raise Unchecked(f"the footprint holds {few} only: make the loops of a program shorter")
-        for reason in (*account.unknown[:1], *([account.foreign.message] if account.foreign else [])):
+        for reason in (*log.unknown[:1], *([log.foreign.message] if log.foreign else [])):
             raise Unchecked(reason)
         return seen
 

@@ -138,7 +138,7 @@ def contradicts(own: Counter[int], wrong: Counter[int], right: Counter[int], nod
     return bool(removed) and all(own[n] >= right[n] for n in removed) and not any(own[n] > right[n] for n in added)
 
 
-def alike(a: Counter[int], b: Counter[int]) -> float:
+def similarity(a: Counter[int], b: Counter[int]) -> float:
     """How alike two kernels are, from 0 to 1."""
     total = a.total() + b.total()
     return 2 * (a & b).total() / total if total else 1.0

@@ -121,8 +121,8 @@ class Card:
     @cached_property
     def facts(self) -> list[tuple[str, str]]:
         """The facts at the top of the card, as labels and texts."""
-        if verdicts.veiled(self.parts):
-            return verdicts.veiled_facts(self.parts)
+        if verdicts.awaits_prediction(self.parts):
+            return verdicts.prediction_facts(self.parts)
         made, found = self.main, []
         if made.launches:
             count = "" if self.record.launches == 1 else f"{self.record.launches} launches, "
@@ -229,7 +229,7 @@ class Card:
     @property
     def kept_sections(self) -> list[Section]:
         """The sections of a page without scripts: the source with its notes, the final IR, and the requested sections."""
-        if verdicts.veiled(self.parts):
+        if verdicts.awaits_prediction(self.parts):
             return []
         final = next((s for s in reversed(self.sections) if s.language == "ir"), None)
         wanted = {"source", "timeline", *self.opened}
@@ -250,7 +250,7 @@ class Card:
         lines = [f"{head}{self.name}: {self.where}", *(f"  {label.ljust(width)}  {text}" for label, text in self.facts)]
         for row in self.rows:
             lines.append("    " + "  ".join(cell.replace("`", "") for cell in row))
-        notes = [] if verdicts.veiled(self.parts) else self._note_lines()
+        notes = [] if verdicts.awaits_prediction(self.parts) else self._note_lines()
         lines += ["  notes", *notes[:SHOWN_NOTES]] if notes else []
         if len(notes) > SHOWN_NOTES:
             lines.append(f"    and {len(notes) - SHOWN_NOTES} more: {self.views[-1].expression}.notes")
@@ -287,7 +287,7 @@ class Card:
         made["blobs"] |= more.pop("blobs", {})
         if not self.whole:
             made["deferred"] = True
-        made["headline"] = [] if verdicts.veiled(self.parts) else headline.headline(self)
+        made["headline"] = [] if verdicts.awaits_prediction(self.parts) else headline.headline(self)
         if sentences is not None:
             made["changes"] = sentences
         return {**made, "show": list(self.opened), "tiles": part, "timeline": drawn, **more}

@@ -13,11 +13,11 @@ from blocknb.errors import KernelError, LaunchError
 from blocknb.notebook import comparison, numbers, repeats, timelines
 from blocknb.notebook.concurrent_compile import DEFAULT_VIEW
 from blocknb.notebook.measurements import Measurements
-from blocknb.notebook.observe import KernelRecord, Specialisation, apart
+from blocknb.notebook.observe import KernelRecord, Specialisation, without_recording
 from blocknb.profile import noise, timing
-from blocknb.profile.outputs import Judgement, PoisonedOutputs
+from blocknb.profile.outputs import OutputComparison, PoisonedOutputs
 from blocknb.runtime.compile import Compiled
-from blocknb.runtime.grids import Gone
+from blocknb.runtime.grids import ArrayFreed
 from blocknb.runtime.launch_context import unobserved
 from blocknb.runtime.prepared_launch import prepare
 
@@ -114,7 +114,7 @@ def of_record(
         ) from None
     try:
         grid = made.snapshot.grid.given()
-    except Gone:
+    except ArrayFreed:
         raise LaunchError(
             "a value that the grid depends on is no longer available", hint="assign it to a variable"
         ) from None
@@ -123,7 +123,7 @@ def of_record(
     failed: dict[str, str] = {}
     notes: dict[str, str] = {}
     large = repeats.too_large(made.snapshot, made.compiled.stored, made.compiled.target.is_gpu, sets=3)
-    with apart(kernel):
+    with without_recording(kernel):
         base = prepare(kernel, grid, {**given, **options})
         candidates: dict[str, tuple[str, Call]] = {kernel.__name__: ("kernel", base)}
         for label, more in variants.items():
@@ -131,7 +131,7 @@ def of_record(
             try:
                 changed = prepare(kernel, grid, {**given, **options, **more})
                 with unobserved():
-                    outputs = Judgement(None, large) if large else copies.judge(changed, base)
+                    outputs = OutputComparison(None, large) if large else copies.compare_launches(changed, base)
             except KernelError as error:  # such as a variant with too much shared memory
                 failed[label] = numbers.complaint(error)
                 continue

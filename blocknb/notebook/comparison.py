@@ -17,10 +17,10 @@ from blocknb.notebook.card import Card
 from blocknb.notebook.observe import Specialisation
 from blocknb.profile import noise
 from blocknb.profile.noise import TimeRatio
-from blocknb.profile.outputs import Judgement, PoisonedOutputs
+from blocknb.profile.outputs import OutputComparison, PoisonedOutputs
 from blocknb.profile.timing import Timing, interleaved
 from blocknb.runtime.compile import Compiled
-from blocknb.runtime.grids import Gone
+from blocknb.runtime.grids import ArrayFreed
 from blocknb.runtime.kernel import Kernel
 from blocknb.runtime.launch_context import unobserved
 from blocknb.runtime.prepared_launch import PreparedLaunch, prepare
@@ -36,7 +36,7 @@ Prepare = Callable[[Any, dict[str, Any]], PreparedLaunch]
 class Comparison:
     """The times of both sides, their ratio, and what the outputs showed. `ratio` is None where nothing was timed; `why` says why not."""
 
-    outputs: Judgement
+    outputs: OutputComparison
     cell: Timing | None = None
     now: Timing | None = None
     ratio: TimeRatio | None = None
@@ -90,7 +90,7 @@ def compare(
     options = {n: v for n, v in made.compiled.options.items() if n not in given}
     try:
         grid = made.snapshot.grid.given()
-    except Gone:
+    except ArrayFreed:
         raise LaunchError(
             "a value that the grid depends on is no longer available", hint="run the cell again"
         ) from None
@@ -99,7 +99,7 @@ def compare(
     if 0 in changed.grid:
         raise LaunchError(f"with these values the grid of {kernel.__name__} is empty", hint="choose smaller tiles")
     with unobserved():
-        outputs = copies.judge(changed, base)
+        outputs = copies.compare_launches(changed, base)
         found = _timed(made, outputs, base, changed) if wrong_too or outputs.right is not False else Comparison(outputs)
     return found, _launched(made, found, changed)
 
@@ -116,7 +116,9 @@ def _launched(made: Specialisation, found: Comparison, changed: PreparedLaunch) 
     return record
 
 
-def _timed(made: Specialisation, outputs: Judgement, base: PreparedLaunch, changed: PreparedLaunch) -> Comparison:
+def _timed(
+    made: Specialisation, outputs: OutputComparison, base: PreparedLaunch, changed: PreparedLaunch
+) -> Comparison:
     """Times both sides in turns."""
     begin = time.perf_counter()
     for launch in (base, changed):

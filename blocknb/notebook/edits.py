@@ -12,7 +12,7 @@ from typing import Any
 from blocknb.errors import LaunchError
 from blocknb.notebook import comparison, knobs
 from blocknb.notebook.card import Card, View
-from blocknb.notebook.observe import KernelRecord, Specialisation, apart
+from blocknb.notebook.observe import KernelRecord, Specialisation, without_recording
 from blocknb.runtime.edited_kernel import EditedKernel
 from blocknb.trace import Stage, Trace
 
@@ -41,7 +41,7 @@ def with_edit(card: Card, view: int, name: str, text: str) -> Card:
     if why := knobs.why_not_compared(made):
         part = {"text": f"not measured: {why}"}
     else:
-        with apart(kernel):
+        with without_recording(kernel):
             prepared = lambda grid, given: edited.prepared(grid, **_arguments(edited, given))  # noqa: E731
             found, record.latest = comparison.compare(kernel, made, edited, prepared, wrong_too=True)
             record.specialisations[0] = record.latest

@@ -16,7 +16,7 @@ from blocknb import passes
 from blocknb.errors import LaunchError
 from blocknb.notebook import concurrent_compile, repeats
 from blocknb.notebook.card import Card, card_of
-from blocknb.notebook.observe import KernelRecord, Specialisation, apart
+from blocknb.notebook.observe import KernelRecord, Specialisation, without_recording
 from blocknb.passes.pipelining import stages
 from blocknb.runtime import compile as compiler
 from blocknb.runtime.binding import OPTIONS, check_options
@@ -136,7 +136,7 @@ def with_knobs(
         parts = {**of_other_code(card.parts), "modified": part}
         return replace(modified, parts=parts, more_facts=(("knobs", fact(part)),))
 
-    with apart(kernel):
+    with without_recording(kernel):
         compiled = _compiled(made, constants, options, targets[0] if targets else None)
         record.latest = Specialisation(compiled, -1, snapshot=made.snapshot)
         if given is not None:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from blocknb.errors import HintError, KernelError
-from blocknb.footprint.account import Budget
+from blocknb.footprint.access_log import Budget
+from blocknb.footprint.error_causes import error_causes
 from blocknb.footprint.follow import footprint
 from blocknb.footprint.runs import as_slices, spans
-from blocknb.footprint.suspects import suspects
 from blocknb.footprint.value import LEVELS, Footprint
 from blocknb.notebook.check_compare import spell
 from blocknb.notebook.numbers import plural
@@ -75,7 +75,7 @@ class LaunchCheck:
     @property
     def ordered(self) -> bool:
         """Whether the kernel uses the results of atomics, so that its result may depend on the order of the programs."""
-        return self.footprint is not None and takes_turns(self.footprint.account.launch)
+        return self.footprint is not None and takes_turns(self.footprint.log.launch)
 
     def facts(self) -> Iterator[tuple[str, str]]:
         """Lines for the card's head, the most severe one first."""
@@ -139,7 +139,7 @@ class LaunchCheck:
             return ""
         if not seen[name].stores and not seen[name].atomics:
             return before + self._stored_instead(name)
-        launch = seen.account.launch
+        launch = seen.log.launch
         for verb, accesses in (("stores", seen[name].stores), ("updates", seen[name].atomics)):
             if not accesses or index >= accesses.owners.count.size:
                 continue
@@ -173,5 +173,5 @@ class LaunchCheck:
             for accesses in (seen[name].stores, seen[name].atomics):
                 if accesses and max(indices) < accesses.owners.first.size:
                     programs |= {int(accesses.owners.first[index]) for index in indices}
-        found = suspects(seen, sorted(programs - {-1}) or [0], self.late)
+        found = error_causes(seen, sorted(programs - {-1}) or [0], self.late)
         return list(dict.fromkeys(("cause", finding.short) for finding in found))[:MOST_CAUSES]

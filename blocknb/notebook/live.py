@@ -75,7 +75,7 @@ _lock = threading.RLock()
 forks.renewed(sys.modules[__name__], _lock=threading.RLock)
 
 
-def enrol(card: Card) -> LiveCard:
+def register(card: Card) -> LiveCard:
     """Registers a card for queries from pages, as long as it is among the newest KEPT."""
     live = LiveCard(card)
     with _lock:
@@ -87,10 +87,10 @@ def enrol(card: Card) -> LiveCard:
 
 def bundle(card: Card) -> dict[str, Any]:
     """The output of a live card. If a page can request the rest, slow parts are postponed."""
-    return enrolled(card)[1]
+    return registered(card)[1]
 
 
-def enrolled(card: Card) -> tuple[LiveCard, dict[str, Any]]:
+def registered(card: Card) -> tuple[LiveCard, dict[str, Any]]:
     """A live card, and its output (see `bundle`)."""
     if extension.answers and card.whole:
         later = replace(card, whole=False)
@@ -98,7 +98,7 @@ def enrolled(card: Card) -> tuple[LiveCard, dict[str, Any]]:
         card = later
     elif card.whole:
         repeats.repeat(card.record)
-    live = enrol(card)
+    live = register(card)
     return live, card.bundle(model=live.id, knobs=knobs.offered(card))
 
 

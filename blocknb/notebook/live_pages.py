@@ -30,7 +30,7 @@ _lock = threading.Lock()
 forks.renewed(sys.modules[__name__], _lock=threading.Lock)
 
 
-def enrol(export: Callable[[], str], requests: Mapping[str, Any] | None = None) -> str:
+def register(export: Callable[[], str], requests: Mapping[str, Any] | None = None) -> str:
     """Registers a page, as long as it is among the newest KEPT; returns its id."""
     page = LivePage(export, requests or {})
     with _lock:

@@ -197,7 +197,7 @@ class BlockMagics(Magics):
             split_words(line)
             options = parse_argstring(self.blockkernel, line)
         except UsageError as error:
-            raise UsageError(f"{error}; {_meant(str(error), line)}see %%blockkernel? for the options") from None
+            raise UsageError(f"{error}; {_did_you_mean(str(error), line)}see %%blockkernel? for the options") from None
         for target in (options.target or "").split(",") if options.target is not None else ():
             _check_target(target)
         try:
@@ -428,7 +428,7 @@ class BlockMagics(Magics):
             exec(code, shell.user_global_ns, shell.user_ns)
 
 
-def _meant(message: str, line: str) -> str:
+def _did_you_mean(message: str, line: str) -> str:
     """What a word that is no option was meant to be: a misspelled option, or a part of an expression that looks like one."""
     found = re.match(r"unrecognized arguments: (-\S+)", message)
     if found is None:

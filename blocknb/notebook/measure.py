@@ -16,7 +16,7 @@ from blocknb.notebook import compared, roofline, sweep_answer
 from blocknb.notebook import sweep as sweeps
 from blocknb.notebook.check_compare import to_numpy
 from blocknb.notebook.compared import BenchTable
-from blocknb.notebook.observe import KernelRecord, apart, record_of
+from blocknb.notebook.observe import KernelRecord, record_of, without_recording
 from blocknb.notebook.roofline import Roofline
 from blocknb.notebook.sweep import MOST_POINTS, Sweep
 from blocknb.notebook.sweep_launches import ConstantSweep, LaunchSweep
@@ -54,7 +54,7 @@ def sweep(
     def settings(point: Any) -> dict[str, Any]:
         return dict(zip(names, point if len(names) > 1 else (point,), strict=True))
 
-    with apart(kernel):
+    with without_recording(kernel):
         if launch is None:
             constant = ConstantSweep(_record(kernel, "sweep"), names)
             found = sweeps.run(

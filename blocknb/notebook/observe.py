@@ -123,7 +123,7 @@ def record_of(kernel: Kernel) -> KernelRecord | None:
 
 
 @contextlib.contextmanager
-def apart(kernel: Kernel) -> Iterator[None]:
+def without_recording(kernel: Kernel) -> Iterator[None]:
     """Inside, launches and compilations leave the kernel's newest record, `latest` and `last_launch` unchanged, and print nothing."""
     before = kernel.latest, kernel.last_launch, vars(kernel).get(_NEWEST)
     muted_before, this_thread.muted = this_thread.muted, True
@@ -145,13 +145,13 @@ class Observation:
         forks.renewed(self, _lock=threading.Lock)  # a cell may launch from several threads
 
     def start(self) -> None:
-        launch_context.observers.append(self._saw)
+        launch_context.observers.append(self._record_launch)
         if self._copies:
             launch_context.preludes.append(self._begins)
 
     def stop(self) -> None:
-        if self._saw in launch_context.observers:
-            launch_context.observers.remove(self._saw)
+        if self._record_launch in launch_context.observers:
+            launch_context.observers.remove(self._record_launch)
         if self._begins in launch_context.preludes:
             launch_context.preludes.remove(self._begins)
         self._before.clear()  # of launches that failed
@@ -165,7 +165,7 @@ class Observation:
         if self._copied <= MOST_COPIED and (copies := snapshot.copies(updated)) is not None:
             self._before[threading.get_ident()] = copies
 
-    def _saw(self, launch: Launch) -> None:
+    def _record_launch(self, launch: Launch) -> None:
         with self._lock:
             record = self.records.get(launch.kernel)
             if record is None:

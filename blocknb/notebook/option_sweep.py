@@ -98,13 +98,13 @@ def after(axes: tuple[SweepAxis, ...], record: Any, shell: Any, found: Found) ->
 def _here(found: Found, record: Any, names: list[str], points: list[Any], launch: Expression | None, shell: Any) -> Any:
     """The sweep of this process, of a launch expression or of the cell's last launch."""
     from blocknb.notebook import sweep, sweep_answer
-    from blocknb.notebook.observe import apart
+    from blocknb.notebook.observe import without_recording
     from blocknb.notebook.sweep_launches import ConstantSweep, LaunchSweep, assigned
 
     def settings(point: Any) -> dict[str, Any]:
         return dict(zip(names, point if len(names) > 1 else (point,), strict=True))
 
-    with apart(record.kernel):
+    with without_recording(record.kernel):
         source: ConstantSweep | LaunchSweep
         more: dict[str, Any] = {}
         if launch is not None:

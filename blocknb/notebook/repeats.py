@@ -13,10 +13,10 @@ from typing import Any
 from blocknb.errors import KernelError
 from blocknb.ir.core import Func
 from blocknb.notebook import numbers
-from blocknb.notebook.observe import KernelRecord, Specialisation, apart
+from blocknb.notebook.observe import KernelRecord, Specialisation, without_recording
 from blocknb.profile import noise, timing
 from blocknb.runtime import cuda
-from blocknb.runtime.grids import Gone
+from blocknb.runtime.grids import ArrayFreed
 from blocknb.runtime.launch_snapshot import LaunchSnapshot
 from blocknb.runtime.prepared_launch import prepare
 
@@ -35,7 +35,7 @@ def repeat(record: KernelRecord, seconds: float = SECONDS) -> None:
     if seconds < SECONDS and made.first.median * 10 > seconds * 1e3:
         return
     try:
-        with apart(record.kernel):
+        with without_recording(record.kernel):
             made.repeats, made.why = _repeated(record.kernel, made)
             made.busy = noise.busy([made.repeats] if made.repeats is not None else [])
     except KernelError as error:
@@ -60,7 +60,7 @@ def _repeated(kernel: Any, made: Specialisation) -> tuple[timing.Timing | None, 
     try:
         options = {n: v for n, v in made.compiled.options.items() if n not in given}
         launch = prepare(kernel, made.snapshot.grid.given(), {**given, **options})
-    except Gone:
+    except ArrayFreed:
         return None, "a value that the grid depends on no longer exists"
     gpu = made.compiled.target.is_gpu
     left = SECONDS - (time.perf_counter() - begin)

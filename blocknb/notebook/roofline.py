@@ -19,7 +19,7 @@ from typing import Any
 from blocknb.errors import LaunchError
 from blocknb.notebook import numbers
 from blocknb.notebook.measurements import Measurements
-from blocknb.notebook.observe import KernelRecord, Specialisation, apart, record_of
+from blocknb.notebook.observe import KernelRecord, Specialisation, record_of, without_recording
 from blocknb.profile import noise
 from blocknb.profile.ceilings import Ceilings, ceilings, remeasured
 from blocknb.profile.replay import Replay, captured_by, work_of
@@ -154,7 +154,7 @@ def _add_point(found: Roofline, one: Subject, time: Any) -> None:
     if time is not None:
         kind = "version" if one.version else "kernel"
         found.points.append(point(one.label, kind, one.work, time, one.compiled, found.limits, one.version))
-    found.notes += _doubts(one.label, one.work) if one.version is None else []
+    found.notes += _caveats(one.label, one.work) if one.version is None else []
 
 
 def roofline(
@@ -184,9 +184,9 @@ def roofline(
     if times.cancelled:
         found.notes.append("the measurement was interrupted, so the results are partial")
     _add_points(found, first, here, times, baselines or {})
-    if limits is None and not times.cancelled and (high := _above(found.points)):
+    if limits is None and not times.cancelled and (high := _above_roof(found.points)):
         found = _with_ceilings_again(found, first, here, times, baselines or {}, high)
-    if high := _above(found.points):
+    if high := _above_roof(found.points):
         found.notes.append(
             f"above the ceiling: {', '.join(high)}. Part of the data may stay in a cache, or the ceilings were measured "
             "on a busy machine (`blocknb bench ceilings` measures them again)"
@@ -217,7 +217,7 @@ def _times(
     calls: dict[str, Callable[[], Any]] = {one.label: one.replay for one in here if one.replay is not None}
     with contextlib.ExitStack() as stack:
         for one in here:
-            stack.enter_context(apart(one.kernel))
+            stack.enter_context(without_recording(one.kernel))
         gpu = here[0].compiled.target.is_gpu
         return interleaved(calls | dict(baselines), gpu=gpu, rounds=ROUNDS, seconds=SECONDS, clock=clock)
 
@@ -308,7 +308,7 @@ def _replay(record: KernelRecord, made: Specialisation) -> Replay | None:
     return Replay(record.kernel, made.compiled, made.grid, given, made.arguments, made.device)
 
 
-def _doubts(label: str, work: Work) -> list[str]:
+def _caveats(label: str, work: Work) -> list[str]:
     found = []
     if work.why_flops:
         found.append(f"the operation count of {label} is unknown: {work.why_flops}")
@@ -321,7 +321,7 @@ def _doubts(label: str, work: Work) -> list[str]:
     return found
 
 
-def _above(points: Sequence[Point]) -> list[str]:
+def _above_roof(points: Sequence[Point]) -> list[str]:
     """The labels of points above their roof, by more than the error of measurement."""
     return [p.label for p in points if p.percent is not None and p.percent > 100 * ERROR]
 

@@ -72,7 +72,7 @@ class SideBySide:
         page = f"<pre>{html.marked(text)}</pre>"
         found = self.document(limit)
         if extension.answers:
-            found["model"] = live_pages.enrol(self.page)
+            found["model"] = live_pages.register(self.page)
         return {"text/plain": text, "text/html": page, document.MIME: found}
 
     def export_html(self, path: str | Path) -> Path:

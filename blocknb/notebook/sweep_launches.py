@@ -165,7 +165,7 @@ class ConstantSweep:
             )
         if not self.large:
             with unobserved():
-                judged = self.copies.judge(ready, self.prepared())
+                judged = self.copies.compare_launches(ready, self.prepared())
             if judged.right is False:
                 raise WrongOutputs(judged.text)
         return [found]

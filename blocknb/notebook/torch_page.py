@@ -43,7 +43,7 @@ def torch_kernels_bundle(kernels: Any) -> dict[str, Any]:
         "text/html": torch_table.torch_kernels_html(kernels, HTML_LIMIT),
     }
     page = TorchPage(kernels)
-    model = live_pages.enrol(page.export, page.requests)
+    model = live_pages.register(page.export, page.requests)
     return bundle | {MIME: page.document(LIMIT - _size(bundle), model)}
 
 

@@ -16,13 +16,13 @@ VERDICT, QUESTION = "verdict", "question"
 Fact = tuple[str, str]
 
 
-def veiled(parts: Mapping[str, Any]) -> bool:
+def awaits_prediction(parts: Mapping[str, Any]) -> bool:
     """Whether the card asks a question that has no answer yet."""
     asked = parts.get(QUESTION)
     return asked is not None and not asked["answer"]
 
 
-def veiled_facts(parts: Mapping[str, Any]) -> list[Fact]:
+def prediction_facts(parts: Mapping[str, Any]) -> list[Fact]:
     """The facts of a card that asks: how to answer."""
     return [("prediction", f"answer first: `%predict {parts[QUESTION]['name']} ...`")]
 

@@ -22,7 +22,7 @@ CHUNK = 1 << 22  # elements compared at once
 
 
 @dataclass(frozen=True)
-class Judgement:
+class OutputComparison:
     """Whether outputs are right. `right` is None if that cannot be decided; `text` says what was found, or why not."""
 
     right: bool | None
@@ -55,20 +55,20 @@ class PoisonedOutputs:
         launch()
         return {name: [_copy(array) for _, array in self.copies.views(name)] for name in self.stored}
 
-    def judge(self, launch: Callable[[], Any], base: Callable[[], Any]) -> Judgement:
+    def compare_launches(self, launch: Callable[[], Any], base: Callable[[], Any]) -> OutputComparison:
         """Compares the outputs of a launch with those of the base. If they differ, the base runs again: a base that differs from itself
         (atomics in another order, a race) decides nothing."""
         wanted = self.after(base)
         found = differences(self.after(launch), wanted)
         if not found:
-            return Judgement(True, SAME)
+            return OutputComparison(True, SAME)
         if differences(self.after(base), wanted):
-            return Judgement(None, "two launches of the cell’s kernel differ, so the outputs cannot be compared")
+            return OutputComparison(None, "two launches of the cell’s kernel differ, so the outputs cannot be compared")
         name, (share, unwritten) = max(found.items(), key=lambda item: item[1][0])
         text = f"{_percent(share)} of `{name}` differs from the result of the cell’s kernel"
         if unwritten:
             text += f"; {_percent(unwritten)} is not written"
-        return Judgement(False, text)
+        return OutputComparison(False, text)
 
 
 def differences(found: Mapping[str, list[Any]], wanted: Mapping[str, list[Any]]) -> dict[str, tuple[float, float]]:

@@ -76,12 +76,13 @@ class ArgumentBuffers:
 
 
 class LaunchQueue:
-    """The device of a launcher, and its current stream: `current(device)` returns that of CuPy or torch. `alone`: there is no other GPU."""
+    """The device of a launcher, and its current stream: `current(device)` returns that of CuPy or torch. `only_gpu`: there is no other
+    GPU."""
 
     def __init__(self, device: int, library: str):
         self.device, self.library, self.current = device, library, cuda.current_stream(library)
         runtime = cuda.api().runtime
-        self.current_device, self.alone = runtime.getDevice, int(runtime.getDeviceCount()) == 1
+        self.current_device, self.only_gpu = runtime.getDevice, int(runtime.getDeviceCount()) == 1
 
     def handle(self) -> int:
         """The handle of the device's current stream."""

@@ -10,7 +10,7 @@ from blocknb.runtime.interface import KernelInterface
 
 if TYPE_CHECKING:
     from blocknb.eager import Run
-    from blocknb.footprint.account import Budget
+    from blocknb.footprint.access_log import Budget
     from blocknb.footprint.value import Footprint
 
 

@@ -225,7 +225,7 @@ class _FastLaunchWriter:
                 where, read = f"{name}.is_cpu and not {name}.is_neg()", f"{name}.data_ptr()"
             case arguments.describe_torch:
                 where, read = f"{name}.is_cuda and not {name}.is_neg()", f"{name}.data_ptr()"
-                if self.launcher is None or not self.launcher.queue.alone:
+                if self.launcher is None or not self.launcher.queue.only_gpu:
                     where += f" and {name}.get_device() == {kind.device}"
             case _:
                 return None
@@ -301,7 +301,7 @@ class _FastLaunchWriter:
         start, here, ending = self.launcher, "", ""
         if start is not None and start.packs_unchanged:
             ending = self.direct(start)
-            if not start.queue.alone:
+            if not start.queue.only_gpu:
                 here = f" and {self.name(start.queue.current_device)}() == {start.queue.device}"
             if start.kernel.resident:
                 here += f" and {_}x * {_}y * {_}z <= {largest}"

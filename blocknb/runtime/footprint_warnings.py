@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from blocknb.errors import KernelError, Loc, SyntaxUnsupported, display_file
-from blocknb.footprint.account import Budget
+from blocknb.footprint.access_log import Budget
 from blocknb.footprint.follow import footprint
 from blocknb.footprint.value import FootprintFinding
 from blocknb.runtime.binding import Binding, caller

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from blocknb.errors import LaunchError
-from blocknb.footprint.account import Budget
+from blocknb.footprint.access_log import Budget
 from blocknb.footprint.follow import footprint
 from blocknb.footprint.launch import ArrayLayout, MemoryLaunch
 from blocknb.footprint.value import Footprint

@@ -24,13 +24,13 @@ _PLAIN = (int, float, complex, str, bytes, bool, type(None), type, types.ModuleT
 Thaw = Callable[[], Any]
 
 
-class Gone(Exception):
+class ArrayFreed(Exception):
     """An array that the grid function reads no longer exists."""
 
 
 @dataclass(frozen=True, eq=False)
 class GridSnapshot:
-    """`given()` returns the grid of the launch: numbers, or a function of the arguments if `computed`. Raises Gone."""
+    """`given()` returns the grid of the launch: numbers, or a function of the arguments if `computed`. Raises ArrayFreed."""
 
     given: Thaw
     computed: bool = False
@@ -69,7 +69,7 @@ def _freeze(value: Any, inside: frozenset[int] = frozenset()) -> Thaw | None:
 
     def alive() -> Any:
         if (found := reference()) is None:
-            raise Gone
+            raise ArrayFreed
         return found
 
     return alive

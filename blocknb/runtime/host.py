@@ -47,7 +47,7 @@ from blocknb.runtime import interrupts
 from blocknb.runtime.arguments import fp32_or_infinity
 from blocknb.runtime.extents import UNBOUNDED, adopted, extent, readonly
 from blocknb.runtime.launch_context import Grid, Start
-from blocknb.runtime.reports import tell
+from blocknb.runtime.reports import write_output
 
 if TYPE_CHECKING:
     from blocknb.runtime.compile import Compiled
@@ -185,7 +185,7 @@ class HostKernel:
                 self._run_on_threads(total, on_caller, pointers, status)
         finally:  # prints the output of programs that ran before an interrupt, too
             if printed is not None:
-                tell(report.decode(printed, self.sites, {}).text)
+                write_output(report.decode(printed, self.sites, {}).text)
         words = struct.unpack_from("<3q3i", block, offset)
         if words[SITE]:
             (value,) = struct.unpack_from("<q", block, offset + 8 * VALUE)

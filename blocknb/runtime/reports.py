@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _TO_HOST = 2  # cudaMemcpyDeviceToHost
 
 
-def tell(text: str) -> None:
+def write_output(text: str) -> None:
     """Writes the output of a kernel to `sys.stdout`, unless this thread's launches are muted."""
     if text and not this_thread.muted:
         sys.stdout.write(text)
@@ -133,7 +133,7 @@ def starter(compiled: Compiled, device: int, positions: Sequence[int], library: 
                 arrays = {i: (parameters[i][0], raws[pointers[i]], *bounds[i]) for i in code.extents}
                 output = report.decode(words, code.sites, arrays)
             driver.forget_launches()
-            tell(output.text)
+            write_output(output.text)
             if output.error is not None:
                 raise output.error
             if memory is not None:

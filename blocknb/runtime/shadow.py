@@ -294,7 +294,7 @@ class ShadowMemory:
                 f"checked='race' cannot order so many {what}", hint="test the kernel on a smaller problem"
             )
         errors = list(self._recorded(header))
-        if not self.plan.clocked and self.plan.races and (header[words_of.TOLD] or len(self.planes) > 1):
+        if not self.plan.clocked and self.plan.races and (header[words_of.RACE_FOUND] or len(self.planes) > 1):
             errors = [*self._scanned(), *errors]
         if (error := first_of(errors)) is not None:
             raise error

@@ -315,8 +315,8 @@ class Autotuner(Wrapper):
         kwargs: dict[str, Any],
     ) -> Tuning:
         """Measures all configurations. After an interrupt, `tuning` has the trials so far, and the next call for this key continues."""
-        alike = HOST in store.devices(self.arg_names, args, kwargs) and not OPTIONS & set(self.arg_names)
-        shared = SharedTrials(self.__name__, named, configs, alike, self.arg_names)
+        ignore_gpu_options = HOST in store.devices(self.arg_names, args, kwargs) and not OPTIONS & set(self.arg_names)
+        shared = SharedTrials(self.__name__, named, configs, ignore_gpu_options, self.arg_names)
         race = self._searches.races.setdefault(key, Race(self.__name__))
         try:
             with unobserved(), stopwatch(race):

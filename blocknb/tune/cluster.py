@@ -37,8 +37,8 @@ from blocknb.tune.tuning import MEASURED, Tuning, as_keywords
 
 MOST = 16  # configurations of a task, which a killed worker loses
 SHARE = 4  # tasks per worker, so that fast and slow workers end together
-LOOKS = 0.5  # seconds between two looks at the list of workers
-TOLD = 0.9  # workers hear of a better median if it is better by so much
+POLL_SECONDS = 0.5  # seconds between two looks at the list of workers
+BROADCAST_RATIO = 0.9  # workers hear of a better median if it is better by so much
 FETCHING = 5.0  # seconds for the result of a finished task
 KEEPING = 10.0  # seconds in which workers write the choice
 KEPT = 2**20  # bytes of a parcel that goes through the scheduler, where Dask is slow with large data
@@ -101,22 +101,22 @@ class Member:
 class DeviceSearch:
     """The search on one kind of device. `pending` are the numbers that no worker has measured, `final` those of the last comparison.
 
-    `light`: a worker has code that does not spill heavily, so all workers leave out what does."""
+    `low_spill`: a worker has code that does not spill heavily, so all workers leave out what does."""
 
     kind: str
     race: Race
     pending: collections.deque[int] = field(default_factory=collections.deque)
     final: tuple[int, ...] | None = None
-    light: bool = False
+    low_spill: bool = False
     seen: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         #: The least median in milliseconds with its configuration.
         self.best: tuple[float, Config | None] = math.inf, None
         for config in [*self.race.values, *self.race.answers]:
-            self.learn(config)
+            self.update_best(config)
 
-    def learn(self, config: Config) -> None:
+    def update_best(self, config: Config) -> None:
         """Compares a new trial with the best one."""
         trial = self.race.trial(config)
         if trial.status == MEASURED and trial.median < self.best[0]:
@@ -135,19 +135,19 @@ class ClusterSearch:
         self.kinds: dict[str, DeviceSearch] = {}
         self.done: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.sent: Any = None
-        self.looked, self.without = -math.inf, time.monotonic()
+        self.last_poll, self.without = -math.inf, time.monotonic()
         self.step: Callable[[str], None] = lambda text: None
 
     def run(self) -> None:
         """Measures all configurations on every kind of device. Raises AutotunerError without workers, and the errors of launches."""
-        while any(member.opened is None for member in self._look()) or not self.members:
+        while any(member.opened is None for member in self._poll_workers()) or not self.members:
             self._finish_one()
         total = sum(len(one.pending) for one in self.kinds.values())
         with parallel_compile.shows(total, f"{self.kernel}: tuning on {len(self.members)} workers") as self.step:
             self._prepare()
             while self._assign():
                 self._finish_one()
-                self._look()
+                self._poll_workers()
 
     def keep(self, tunings: Mapping[str, Tuning]) -> None:
         """Writes each choice once into every cache folder of the workers. A worker that dies meanwhile has none."""
@@ -166,17 +166,17 @@ class ClusterSearch:
     def close(self) -> None:
         """Frees the arguments of the search on the workers, and ends what still runs."""
         self.client.cancel([member.future for member in self.members.values() if member.future is not None])
-        self._tell(measuring_worker.stop, self.name)
+        self._broadcast(measuring_worker.stop, self.name)
 
     # ---- workers
 
-    def _look(self) -> list[Member]:
+    def _poll_workers(self) -> list[Member]:
         """Looks from time to time which workers there are. The configurations of one that is gone become pending."""
         now = time.monotonic()
-        if now - self.looked >= LOOKS:
-            self.looked, there = now, set(self.client.nthreads())
+        if now - self.last_poll >= POLL_SECONDS:
+            self.last_poll, there = now, set(self.client.nthreads())
             for address in [address for address in self.members if address not in there]:
-                self._lose(self.members.pop(address))
+                self._requeue(self.members.pop(address))
             self.members.update({address: Member(address) for address in there - self.members.keys()})
             self._check(now)
             new = [member for member in self.members.values() if member.opened is None and member.future is None]
@@ -198,7 +198,7 @@ class ClusterSearch:
                 warnings.warn(text, RuntimeWarning, stacklevel=2)
                 search.pending.clear()
 
-    def _lose(self, member: Member) -> None:
+    def _requeue(self, member: Member) -> None:
         if member.opened is not None:
             search = self.kinds[member.opened.kind]
             if member.final:
@@ -227,7 +227,7 @@ class ClusterSearch:
                 (True, None) if local else (None,)
             ):  # a tunnel has such an address, too; then the scheduler sends it
                 with contextlib.suppress(OSError, KeyError):  # of Dask, which looks up workers that are gone
-                    self.sent = self.client.scatter(parcel, hash=False, direct=direct, timeout=LOOKS)
+                    self.sent = self.client.scatter(parcel, hash=False, direct=direct, timeout=POLL_SECONDS)
                     break
         return self.sent is not None
 
@@ -238,7 +238,7 @@ class ClusterSearch:
         )
         member.future.add_done_callback(lambda future: self.done.put((member, future)))
 
-    def _tell(self, function: Callable[..., None], *args: Any) -> None:
+    def _broadcast(self, function: Callable[..., None], *args: Any) -> None:
         """Calls a function on all workers, next to their tasks, and waits for none."""
         addresses = list(self.members)
 
@@ -271,7 +271,7 @@ class ClusterSearch:
                 search = self.kinds[member.opened.kind]
                 if (work := self._next(search, member))[0]:
                     member.numbers, member.final = work
-                    self._submit(member, measuring_worker.measure, work[0], search.best[0], search.light, work[1])
+                    self._submit(member, measuring_worker.measure, work[0], search.best[0], search.low_spill, work[1])
         busy = any(member.future is not None for member in self.members.values())
         return busy or any(search.pending for search in self.kinds.values()) or not self.members
 
@@ -293,7 +293,7 @@ class ClusterSearch:
     def _finish_one(self) -> None:
         """Waits for a task, at most until the next look at the workers, and takes its result."""
         try:
-            member, future = self.done.get(timeout=LOOKS)
+            member, future = self.done.get(timeout=POLL_SECONDS)
         except queue.Empty:
             return
         if member.future is not future:  # of a worker that was gone
@@ -308,7 +308,7 @@ class ClusterSearch:
             TimeoutError,
             CancelledError,
         ):  # the worker died after the measurement, and has taken the result with it
-            self._lost(member)
+            self._remove_worker(member)
             return
         if isinstance(result, Opened):
             self._open(member, result)
@@ -320,12 +320,12 @@ class ClusterSearch:
         error = future.exception() if future.status == "error" else None
         if error is not None and not type(error).__module__.startswith("distributed"):
             raise error
-        self._lost(member)
+        self._remove_worker(member)
 
-    def _lost(self, member: Member) -> None:
+    def _remove_worker(self, member: Member) -> None:
         """Gives back the work of a member whose worker is gone. If there is a worker at its address, the next look finds it."""
         self.members.pop(member.address, None)
-        self._lose(member)
+        self._requeue(member)
         self.sent = None
 
     def _open(self, member: Member, opened: Opened) -> None:
@@ -350,12 +350,12 @@ class ClusterSearch:
         before = search.best[0]
         for one in measured:
             self._record(search.race, one)
-            search.learn(self.configs[one.number])
-            search.light = search.light or one.light
+            search.update_best(self.configs[one.number])
+            search.low_spill = search.low_spill or one.low_spill
         member.numbers, member.final, was_final = (), False, member.final
         least, config = search.best
-        if least < before * TOLD:
-            self._tell(measuring_worker.tell, self.name, least)
+        if least < before * BROADCAST_RATIO:
+            self._broadcast(measuring_worker.set_bound, self.name, least)
         best = f", best {as_keywords(config)} ({least:.4g} ms)" if config is not None else ""
         for _ in () if was_final else measured:
             self.step(f"{len(self.members)} workers{best}")

@@ -55,14 +55,14 @@ class Opened:
 class Measurement:
     """The result for one configuration: the milliseconds of its rounds or the answer of a `do_bench`, or why it is out.
 
-    `light`: its code is known not to spill heavily, so configurations that do need no measurement on any worker."""
+    `low_spill`: its code is known not to spill heavily, so configurations that do need no measurement on any worker."""
 
     number: int
     values: tuple[float, ...] = ()
     answer: Any = None
     out: tuple[str, str] | None = None
     error: KernelError | None = None
-    light: bool = False
+    low_spill: bool = False
 
 
 @dataclass
@@ -100,15 +100,15 @@ class WorkerSearch:
         place: store.StorePlace | None = self.tuner.store_place(key, configs, self.args, self.kwargs)
         return place
 
-    def measured(self, numbers: Sequence[int], light: bool, final: bool) -> list[Measurement]:
-        """Races some configurations. `light` is that of the Race. Nothing is returned after a stop."""
+    def measured(self, numbers: Sequence[int], low_spill: bool, final: bool) -> list[Measurement]:
+        """Races some configurations. `low_spill` is that of the Race. Nothing is returned after a stop."""
         # In the final, all run here; a time of another device must not exclude them.
         race = WorkerRace(
             self.tuner.__name__,
             final=final,
             finalists=final,
             warmups=0 if self.warm else 1,  # the last task has warmed the device up, and each first run loads the code
-            light=light,
+            low_spill=low_spill,
             share=1.0 if final else SHARE,
             seen=lambda: (math.inf if final else self.bound, self.stopped),
         )
@@ -120,9 +120,9 @@ class WorkerSearch:
     def _measurement(self, race: WorkerRace, number: int) -> Measurement:
         config = self.configs[number]
         values = tuple(race.values.get(config, ()))
-        light = race.spilled.get(config, SPILLS + 1) <= SPILLS
+        low_spill = race.spilled.get(config, SPILLS + 1) <= SPILLS
         answer, out, error = race.answers.get(config), race.out.get(config), race.errors.get(config)
-        return Measurement(number, values, answer, out, error, light)
+        return Measurement(number, values, answer, out, error, low_spill)
 
 
 def _search(name: str, parcel: Parcel) -> WorkerSearch:
@@ -162,17 +162,17 @@ def prepare(name: str, parcel: Parcel, numbers: tuple[int, ...]) -> None:
 
 
 def measure(
-    name: str, parcel: Parcel, numbers: tuple[int, ...], bound: float, light: bool, final: bool
+    name: str, parcel: Parcel, numbers: tuple[int, ...], bound: float, low_spill: bool, final: bool
 ) -> list[Measurement]:
     """Measures configurations of an open search. Raises the errors of a launch, other than those that refuse one configuration.
 
-    `bound` is the least median of all workers in milliseconds, `light` whether one of them has code that does not spill heavily."""
+    `bound` is the least median of all workers in milliseconds, `low_spill` whether one of them has code that does not spill heavily."""
     search = _search(name, parcel)
     search.bound = min(search.bound, bound)
-    return search.measured(numbers, light, final)
+    return search.measured(numbers, low_spill, final)
 
 
-def tell(name: str, bound: float) -> None:
+def set_bound(name: str, bound: float) -> None:
     """Tells the searches of this process the least median, which stops slower configurations."""
     for (found, _), search in list(_searches.items()):
         if found == name:

@@ -39,7 +39,7 @@ FINALISTS, FINAL = 4, 10  # configurations in the final, and their number of rou
 #: (rounds, factor, milliseconds): after these rounds, a configuration is hopeless if it exceeds the best time by both. A smaller
 #: difference costs little to measure further, and a busy host adds as much to a launch.
 LIMITS = ((2, 3.0, 50.0), (4, 1.25, 0.0), (10, 1.1, 0.0))
-SPOILT = 8  # one round in SPOILT may contradict the others
+ROUNDS_PER_OUTLIER = 8  # one of so many rounds may contradict the others
 #: Bytes of spills per thread, in loads and stores, above which a configuration is not tried: the size of a thread's registers.
 SPILLS = 1024
 QUANTILES = (0.5, 0.2, 0.8)
@@ -97,7 +97,7 @@ class Race:
     #: The races on a cluster, by kind of device.
     kinds: dict[str, Race] = field(default_factory=dict)
     #: Whether a configuration is known that does not spill heavily, here or on another worker.
-    light: bool = False
+    low_spill: bool = False
     #: Trials of an earlier tuning, which a worker has on its disk.
     known: dict[Config, Trial] = field(default_factory=dict)
 
@@ -127,8 +127,8 @@ class Race:
     def refuse_spilling(self, spilled: Mapping[Config, int]) -> None:
         """Leaves out what spills heavily (bytes by configuration), unless everything does, also on other workers."""
         heavy = {config: count for config, count in spilled.items() if count > SPILLS}
-        self.light = self.light or len(heavy) < len(spilled)
-        if self.light:
+        self.low_spill = self.low_spill or len(heavy) < len(spilled)
+        if self.low_spill:
             for config, count in heavy.items():
                 self.out[config] = LEFT_OUT, f"{count} bytes of spills a thread"
 
@@ -160,7 +160,7 @@ class Race:
                 # No `seconds`: the judge looks at the clock.
                 warmup_seconds=warmup * len(named) / 1e3,
                 clock=lambda entrant: float(entrant.timed(device)),  # type: ignore[attr-defined]
-                going=Judge(self, named, before, self.share * rep * len(named) / 1e3, step),
+                going=RoundScheduler(self, named, before, self.share * rep * len(named) / 1e3, step),
             )
         for name, timing in found.items():
             self.values[named[name].config] = [*before[name], *timing.values]
@@ -178,7 +178,7 @@ class Race:
         return Trial(config, times, len(values), status, reason)
 
 
-class Judge:
+class RoundScheduler:
     """Decides before each round which configurations take part in it, and tells the race which ones no longer do.
 
     Noise or long launches may leave much undecided when `seconds` are over. Then the fastest configurations go into a final. It lasts at
@@ -205,7 +205,7 @@ class Judge:
         least, stopped = self.race.seen()
         if stopped:
             return []
-        for name, ratio in hopeless(known, least).items():
+        for name, ratio in eliminated(known, least).items():
             self._stop(known, name, f"{ratio:.3g} times the best after {rounds} rounds")
         if not self.final and now >= self.end and rounds >= (LEAST_ROUNDS if self.race.share == 1 else LEAST):
             if not self.race.final:
@@ -227,7 +227,7 @@ class Judge:
         del known[name]
 
 
-def hopeless(times: Mapping[K, Sequence[float]], least: float = math.inf) -> dict[K, float]:
+def eliminated(times: Mapping[K, Sequence[float]], least: float = math.inf) -> dict[K, float]:
     """Which of these (milliseconds by round) cannot win any more, with their medians as multiples of the best.
 
     `least` is the median of one that another device has measured; it competes with the same time in each round.
@@ -242,7 +242,7 @@ def hopeless(times: Mapping[K, Sequence[float]], least: float = math.inf) -> dic
 
     def lost(values: Sequence[float], factor: float, more: float) -> bool:
         slower = sum(v > max(factor * b, b + more) for v, b in zip(values, rivals, strict=False))
-        return slower >= rounds - rounds // SPOILT
+        return slower >= rounds - rounds // ROUNDS_PER_OUTLIER
 
     return {
         n: medians[n] / (fastest or math.inf) for n, v in times.items() if any(lost(v, *limit) for _, *limit in limits)

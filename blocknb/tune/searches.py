@@ -31,15 +31,20 @@ class Measuring:
 class SharedTrials:
     """The trials of all configurations, some of which share a measurement.
 
-    A CPU has no warps and stages, so configurations that differ only in these are `alike` there. `tried` are those to measure.
-    `parameters` are the names of the kernel's parameters.
+    A CPU has no warps and stages, so with `ignore_gpu_options` configurations that differ only in these share a trial. `tried` are those to
+    measure. `parameters` are the names of the kernel's parameters.
     """
 
     def __init__(
-        self, kernel: str, named: Mapping[str, Any], configs: Sequence[Config], alike: bool, parameters: Sequence[str]
+        self,
+        kernel: str,
+        named: Mapping[str, Any],
+        configs: Sequence[Config],
+        ignore_gpu_options: bool,
+        parameters: Sequence[str],
     ):
         self.kernel, self.named, self.configs, self.parameters = kernel, named, list(configs), parameters
-        self._same = {c: (*sorted(c.kwargs.items()), c.pre_hook) if alike else c for c in configs}
+        self._same = {c: (*sorted(c.kwargs.items()), c.pre_hook) if ignore_gpu_options else c for c in configs}
         self._tried: dict[Any, Config] = {}
         for config in configs:
             self._tried.setdefault(self._same[config], config)

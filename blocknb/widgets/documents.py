@@ -123,6 +123,6 @@ def document_of(kernel: Any) -> KernelDocument:
     state = (record.latest.compiled, record.launches, launched)
     shared = vars(kernel).get(_SHARED)
     if shared is None or shared[0] != state or shared[1].comm is None:
-        answering, bundle = live.enrolled(newest(record))
+        answering, bundle = live.registered(newest(record))
         shared = vars(kernel)[_SHARED] = state, KernelDocument(bundle[MIME], answering)
     return shared[1]

@@ -25,7 +25,7 @@ from blocknb.runtime import cache, parallel_compile
 from blocknb.tune import Config, store
 from blocknb.tune import cluster as cluster_tuning
 from blocknb.tune.pruning import AutotunerError
-from blocknb.tune.race import FINALISTS, Race, hopeless
+from blocknb.tune.race import FINALISTS, Race, eliminated
 from blocknb.tune.tuning import LEFT_OUT, MEASURED, Tuning
 
 X = np.zeros(4, np.float32)
@@ -255,7 +255,7 @@ def test_another_kind_than_that_of_the_launch_is_named_in_a_warning(tmp_path, mo
 
 def test_without_workers_the_search_fails_after_some_time(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(cluster_tuning, "PATIENCE", 0.2)
-    monkeypatch.setattr(cluster_tuning, "LOOKS", 0.05)
+    monkeypatch.setattr(cluster_tuning, "POLL_SECONDS", 0.05)
     with started(0, processes=False) as made, distributed.Client(made) as client:
         with pytest.raises(AutotunerError, match="no worker is left to tune nothing"):
             tune(fake_tuner(5, tmp_path / "log"), client)
@@ -266,8 +266,8 @@ def test_without_workers_the_search_fails_after_some_time(tmp_path, monkeypatch)
 
 def test_the_median_of_another_worker_stops_slower_configurations() -> None:
     times = {"a": [2.0] * 4, "b": [2.1] * 4}
-    assert hopeless(times) == {} == hopeless(times, least=1.9)
-    assert hopeless(times, least=1.0) == {"a": 2.0, "b": 2.1}
+    assert eliminated(times) == {} == eliminated(times, least=1.9)
+    assert eliminated(times, least=1.0) == {"a": 2.0, "b": 2.1}
     assert Race("k").seen() == (float("inf"), False)
 
 

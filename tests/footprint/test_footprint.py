@@ -1,4 +1,4 @@
-"""The footprint as a value: static and recorded accounts agree with each other and with a run, and the caller's arrays stay as they are."""
+"""The footprint as a value: static and recorded access logs agree with each other and with a run; the caller's arrays stay as they are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import blocknb
 import blocknb.language as tl
-from blocknb.footprint.account import Budget
+from blocknb.footprint.access_log import Budget
 from blocknb.footprint.findings import footprint_of
 from blocknb.footprint.recorded import record
 from blocknb.footprint.static import follow
@@ -138,7 +138,7 @@ def test_the_maps_of_an_array_have_owners_counts_holes_and_elements() -> None:
     assert found["out"].shape == (N,)
     assert found["out"].dtype == "fp32"
     assert not found["out"].loads
-    assert not found.accusations
+    assert not found.problems
     assert list(found) == ["x", "out"]
     assert "4 programs, from the arguments" in str(found)
 
@@ -191,16 +191,16 @@ def test_ten_thousand_programs_are_followed_at_once() -> None:
     n = 10_000 * 1024
     x, out = np.zeros(n, np.float32), np.zeros(n, np.float32)
     launch = memory_launch(masked, 10_000, (x, out, n - 5), {"BLOCK": 1024})
-    account = follow(launch, Budget())
-    assert len(account.programs) == 10_000
-    assert account.runs == 20_000  # a run per program and array: no array of all elements is made
-    assert footprint_of(account)["out"].stores.holes == [(n - 5, n)]
+    log = follow(launch, Budget())
+    assert len(log.programs) == 10_000
+    assert log.runs == 20_000  # a run per program and array: no array of all elements is made
+    assert footprint_of(log)["out"].stores.holes == [(n - 5, n)]
 
 
 def test_two_arguments_of_one_memory_are_one_region() -> None:
     x = np.ones(64, np.float32)
-    assert not masked.footprint(1)(x, x, 64, BLOCK=64).accusations
-    (race,) = masked.footprint(2)(x[1:], x[:-1], 63, BLOCK=32).accusations
+    assert not masked.footprint(1)(x, x, 64, BLOCK=64).problems
+    (race,) = masked.footprint(2)(x[1:], x[:-1], 63, BLOCK=32).problems
     assert "`x`, which program" in race.text
     assert "through `out`" in race.text
 
@@ -224,7 +224,7 @@ def test_a_program_that_is_too_long_and_a_grid_that_is_too_large_are_told() -> N
 
     found = long.footprint(2, Budget(seconds=0.1, elements=1 << 20))(X, np.zeros(1, np.float32), 1 << 30)
     assert str(found).startswith("long: footprint of no program: one program alone takes longer than the budget")
-    assert not found.accusations
+    assert not found.problems
     with pytest.raises(blocknb.LaunchError, match="too large for a footprint"):
         masked.footprint(1 << 30)(X, np.zeros(N, np.float32), N, BLOCK=64)
 

@@ -218,7 +218,7 @@ RIGHT = {
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_launch_is_not_accused(name: str) -> None:
     found = RIGHT[name]()
-    assert not found.accusations, str(found)
+    assert not found.problems, str(found)
     assert not found.sampled
 
 
@@ -251,12 +251,12 @@ def swaps_beside_a_load(x, out):
 
 
 def test_a_load_after_an_atomic_of_the_same_program_is_no_ticket():
-    (finding,) = loads_what_it_adds_to.footprint(4)(np.zeros(1, np.float32), out(4)).accusations
+    (finding,) = loads_what_it_adds_to.footprint(4)(np.zeros(1, np.float32), out(4)).problems
     assert "loads element 0 of `x`, which program" in finding.text
     assert "updates atomically" in finding.text
 
 
 def test_a_load_of_what_a_swap_may_change_is_a_remark():
     found = swaps_beside_a_load.footprint(4)(np.zeros(1, np.int32), np.zeros(4, np.int32))
-    assert not found.accusations
+    assert not found.problems
     assert any("updates atomically" in finding.text for finding in found.findings)

@@ -44,7 +44,7 @@ def unaccused(call: Callable[[], Any]) -> None:
         call()
     assert found
     for footprint in found:
-        assert not footprint.accusations, str(footprint)
+        assert not footprint.problems, str(footprint)
 
 
 @pytest.mark.sampled(48)

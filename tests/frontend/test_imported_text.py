@@ -137,7 +137,7 @@ def nested_functions():
 
 @pytest.mark.parametrize("function", nested_functions(), ids=lambda f: f.__name__)
 def test_the_text_of_a_function_agrees_with_its_bytecode(function):
-    assert imported_text.agrees(Source(function)._lines, function.__code__)
+    assert imported_text.matches_source(Source(function)._lines, function.__code__)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_the_text_of_a_function_agrees_with_its_bytecode(function):
 def test_a_changed_text_disagrees_with_the_bytecode(change):
     function = nested_functions()[0]
     lines = [line.replace(*change) for line in Source(function)._lines]
-    assert not imported_text.agrees(lines, function.__code__)
+    assert not imported_text.matches_source(lines, function.__code__)
 
 
 def test_the_ready_made_kernels_agree_with_their_bytecode():
@@ -157,6 +157,6 @@ def test_the_ready_made_kernels_agree_with_their_bytecode():
     ]:
         for thing in vars(module).values():
             if (source := source_of(thing)) is not None:
-                assert imported_text.agrees(source._lines, source.function.__code__), source
+                assert imported_text.matches_source(source._lines, source.function.__code__), source
                 found += 1
     assert found > 20

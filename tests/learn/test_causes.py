@@ -64,7 +64,7 @@ def test_other_wrong_answers_get_no_false_cause(old: str, new: str, cause: str |
 
 
 def test_without_time_to_compare_all_mistakes_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blocknb.learn.imitation.SECONDS", 0.0)
+    monkeypatch.setattr("blocknb.learn.mistake_matching.SECONDS", 0.0)
     verdict = learn.check(SOFTMAX, SOFTMAX.mistakes[1].applied(SOFTMAX.solution), seed=77)
     assert verdict.findings
     assert not any(finding.kind == "mistake" for finding in verdict.findings), verdict

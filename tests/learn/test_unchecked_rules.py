@@ -12,7 +12,7 @@ from learn.examples import GEMM, SOFTMAX
 
 from blocknb import learn
 from blocknb.errors import LaunchError
-from blocknb.footprint.account import Budget
+from blocknb.footprint.access_log import Budget
 from blocknb.learn import checking, running
 from blocknb.learn.running import Attempt, TimeUp
 

@@ -161,7 +161,7 @@ def test_a_knob_whose_compilation_ends_early_shows_the_passes_that_ran(monkeypat
         compiler, "from_disk", lambda request: None
     )  # its stages would be made again, by the changed pass
     shown, *_arrays = accumulated(block=64)
-    page, sent = live.enrol(shown), []
+    page, sent = live.register(shown), []
     comm = types.SimpleNamespace(send=sent.append)
     with monkeypatch.context() as patched:
         acting(patched, "pointers", act)

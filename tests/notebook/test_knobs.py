@@ -166,7 +166,7 @@ def test_a_request_that_fails_is_answered_with_the_error():
 
     x, out = np.ones((8, 100), np.float32), np.empty((8, 100), np.float32)
     shown = carded(lambda: softmax_kernel[8,](x, out, 100, 100, 100, BLOCK=128))
-    card_id, comm = live.enrol(shown), Comm()
+    card_id, comm = live.register(shown), Comm()
     live._answer(comm, card_id, {"id": 1, "what": "turn", "knobs": {"num_warps": 5}})
     live._answer(comm, card_id, {"id": 2, "what": "nothing"})
     live._answer(comm, card_id, {"id": 3, "what": "turn", "knobs": {"constants": {"BLOCK": 256}}})
@@ -188,7 +188,7 @@ def test_an_interrupted_comparison_shows_the_card_from_before(monkeypatch):
         raise KeyboardInterrupt
 
     shown, *_arrays = accumulated(block=32)
-    sent, page = [], live.enrol(shown)
+    sent, page = [], live.register(shown)
     monkeypatch.setattr(comparison, "compare", interrupted)
     comm = types.SimpleNamespace(send=sent.append)
     live._answer(comm, page, {"id": 1, "what": "turn", "knobs": {"constants": {"BLOCK": 64}}})

@@ -84,7 +84,7 @@ def _examining(self, grid, args, kwargs, tried=None):
         given, named = without_left_out(args, kwargs)
         found = self.footprint(grid)(*given, **{n: x for n, x in named.items() if n != "interpret"})
         _examined.append(found.kernel)
-        _accused.extend((found.kernel, f.text) for f in found.accusations)
+        _accused.extend((found.kernel, f.text) for f in found.problems)
     return _launch(self, grid, args, kwargs, tried)
 Kernel._general = _examining
 """

@@ -28,7 +28,7 @@ class Page:
     def __init__(self) -> None:
         self.arrays = np.ones(1000, np.float32), np.zeros(1000, np.float32)
         grid = lambda meta: (blocknb.cdiv(1000, meta["BLOCK"]),)  # noqa: E731
-        self.live = live.enrol(card.card_of(observed(lambda: shifted[grid](*self.arrays, 1000, BLOCK=128))))
+        self.live = live.register(card.card_of(observed(lambda: shifted[grid](*self.arrays, 1000, BLOCK=128))))
         self.sent: list[dict[str, Any]] = []
 
     def send(self, content: dict[str, Any]) -> None:

@@ -234,7 +234,7 @@ def test_clashes_and_holes_are_marked_with_their_line():
 
 
 def test_a_page_gets_a_view_and_the_notebook_saves_it():
-    made = live.enrol(card.card_of(observed(LAUNCHES["add"])))
+    made = live.register(card.card_of(observed(LAUNCHES["add"])))
     before = made.card.document(1 << 20)
     assert part.KEY not in before
     answer = live.REQUESTS["teach"](made, {"part": "launch"})

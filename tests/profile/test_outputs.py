@@ -45,7 +45,7 @@ def judged(kernel, x, out, **constants):
     before = out.copy()
     copies = PoisonedOutputs(made.snapshot, made.compiled.stored, made.compiled.loaded)
     given = copies.copies.arguments
-    found = copies.judge(prepare(kernel, (8,), {**given, **constants}), prepare(kernel, (8,), given))
+    found = copies.compare_launches(prepare(kernel, (8,), {**given, **constants}), prepare(kernel, (8,), given))
     np.testing.assert_array_equal(out, before)
     return found
 
@@ -95,5 +95,5 @@ def test_a_kernel_that_differs_from_itself_decides_nothing():
     def launch() -> None:
         target[:] = next(numbers)
 
-    found = copies.judge(launch, launch)
+    found = copies.compare_launches(launch, launch)
     assert found.right is None and "two launches of the cell’s kernel differ" in found.text

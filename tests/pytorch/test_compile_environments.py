@@ -108,8 +108,8 @@ FOR_ITSELF = """
     {run}
     assert len(blocknb.torch.kernels()) == before
     import torch._inductor.codegen.common as common
-    from blocknb.torch.inductor import answers
-    left = [(m.__name__, n) for m in answers._modules() for n, a in answers.ANSWERS.items() if vars(m).get(n) is a]
+    from blocknb.torch.inductor import patches
+    left = [(m.__name__, n) for m in patches._modules() for n, a in patches.ANSWERS.items() if vars(m).get(n) is a]
     assert not left, left
     assert "blocknb" not in getattr(common.device_codegens["cpu"].scheduling, "__module__", "")
 """

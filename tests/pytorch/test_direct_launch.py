@@ -39,7 +39,7 @@ class Launched:
             maps=None, fresh=fresh, pack_into=driver._packer(types, 0), free=[fresh()]
         )
         start.kernel = SimpleNamespace(name="fused", threads=128, shared=64, resident=0, address=4711)  # type: ignore[assignment]
-        start.queue = SimpleNamespace(alone=alone, device=0, current_device=lambda: current)  # type: ignore[assignment]
+        start.queue = SimpleNamespace(only_gpu=alone, device=0, current_device=lambda: current)  # type: ignore[assignment]
         start.positions, start.packs_unchanged, start.note = range(3), True, self.records.append
 
         def launch(*given: Any) -> None:

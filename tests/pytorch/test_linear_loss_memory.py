@@ -99,9 +99,9 @@ def test_plans_have_all_rows_once_and_at_most_the_memory_of_chunks(m: int, h: in
             early = plans.loss_plan(m, h, v, kept, ratio, True, True, early=True)
             assert early.elements(m, h, v, ratio) <= max(room, m)
             plan = plans.loss_plan(m, h, v, kept, ratio, *needs)
-            rows = plan.kept + plan.own + plan.extra + plan.again
+            rows = plan.kept + plan.in_place + plan.extra_memory + plan.recomputed
             assert rows == (m if needs[0] else kept)
-            assert plan.own * ratio <= m - kept
+            assert plan.in_place * ratio <= m - kept
             assert plan.chunk > 0 and (plan.block > 0) == needs[1]
             least = max(m, v)  # one class of all rows, or one row, always exists
             assert plan.elements(m, h, v, ratio) <= max(room, least) + (0 if needs[0] else m * h)

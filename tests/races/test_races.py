@@ -66,7 +66,7 @@ def test_a_right_kernel_is_not_accused(name, runs, monkeypatch):
 @pytest.mark.parametrize("name", RIGHT)
 def test_the_footprint_of_a_right_kernel_has_no_accusation(name):
     case = RIGHT[name]
-    assert not case.kernel.footprint(case.grid)(**case.make()).accusations
+    assert not case.kernel.footprint(case.grid)(**case.make()).problems
 
 
 def test_the_corpus_is_large():

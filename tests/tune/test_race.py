@@ -22,7 +22,7 @@ from blocknb.profile.timing import LEAST_ROUNDS
 from blocknb.runtime import cuda as driver_api
 from blocknb.runtime import job
 from blocknb.tune import Autotuner, race
-from blocknb.tune.race import FINAL, FINALISTS, LEAST, ROUNDS, Entrant, Race, hopeless
+from blocknb.tune.race import FINAL, FINALISTS, LEAST, ROUNDS, Entrant, Race, eliminated
 from blocknb.tune.tuning import LEFT_OUT, MEASURED, NOT_MEASURED, STOPPED, Trial, Tuning
 
 X = np.arange(1000, dtype=np.float32)
@@ -33,33 +33,33 @@ X = np.arange(1000, dtype=np.float32)
 
 def test_25_percent_slower_in_each_of_four_rounds_eliminates() -> None:
     best, slow, near = [1.0, 1.1, 0.9, 1.0], [1.4, 1.5, 1.3, 1.3], [1.2, 1.3, 1.1, 1.2]
-    assert hopeless({"best": best, "slow": slow, "near": near}) == {"slow": pytest.approx(1.35)}
-    assert hopeless({"best": best[:3], "slow": slow[:3]}) == {}
-    assert hopeless({"best": best, "slow": [*slow[:3], 1.2]}) == {}, "one round said otherwise"
+    assert eliminated({"best": best, "slow": slow, "near": near}) == {"slow": pytest.approx(1.35)}
+    assert eliminated({"best": best[:3], "slow": slow[:3]}) == {}
+    assert eliminated({"best": best, "slow": [*slow[:3], 1.2]}) == {}, "one round said otherwise"
 
 
 def test_common_noise_and_one_disturbed_round_in_eight_do_not_matter() -> None:
     quiet, busy = [1.0] * 8, [1.0] * 7 + [9.0]
-    assert hopeless({"a": [1.0, 5.0, 1.0, 5.0], "b": [1.1, 5.2, 1.1, 5.2]}) == {}
-    assert set(hopeless({"best": busy, "slow": [1.5] * 8})) == {"slow"}
-    assert hopeless({"best": [1.0] * 6 + [9.0] * 2, "slow": [1.5] * 8}) == {}
-    assert hopeless({"a": quiet, "b": quiet}) == {}
+    assert eliminated({"a": [1.0, 5.0, 1.0, 5.0], "b": [1.1, 5.2, 1.1, 5.2]}) == {}
+    assert set(eliminated({"best": busy, "slow": [1.5] * 8})) == {"slow"}
+    assert eliminated({"best": [1.0] * 6 + [9.0] * 2, "slow": [1.5] * 8}) == {}
+    assert eliminated({"a": quiet, "b": quiet}) == {}
 
 
 def test_10_percent_slower_eliminates_after_ten_rounds() -> None:
     times = {"best": [1.0] * 10, "near": [1.15] * 10, "nearer": [1.05] * 10}
-    assert set(hopeless(times)) == {"near"}
-    assert hopeless({name: values[:9] for name, values in times.items()}) == {}
+    assert set(eliminated(times)) == {"near"}
+    assert eliminated({name: values[:9] for name, values in times.items()}) == {}
 
 
 def test_two_rounds_eliminate_a_much_slower_configuration() -> None:
-    assert hopeless({"best": [1.0] * 2, "slow": [60.0] * 2, "slower": [20.0] * 2}) == {"slow": 60.0}
-    assert hopeless({"best": [1.0], "slow": [1e6]}) == {}
-    assert hopeless({"best": [40.0] * 2, "slow": [100.0] * 2}) == {}, "slower by 60 ms, and not by a factor of three"
+    assert eliminated({"best": [1.0] * 2, "slow": [60.0] * 2, "slower": [20.0] * 2}) == {"slow": 60.0}
+    assert eliminated({"best": [1.0], "slow": [1e6]}) == {}
+    assert eliminated({"best": [40.0] * 2, "slow": [100.0] * 2}) == {}, "slower by 60 ms, and not by a factor of three"
 
 
 def test_a_single_or_unmeasured_configuration_is_never_eliminated() -> None:
-    assert hopeless({}) == {} == hopeless({"a": []}) == hopeless({"a": [1.0] * 20})
+    assert eliminated({}) == {} == eliminated({"a": []}) == eliminated({"a": [1.0] * 20})
 
 
 # ---- the race

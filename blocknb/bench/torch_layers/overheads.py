@@ -52,9 +52,9 @@ def _recorded(autotuner: Any) -> Iterator[list[tuple[Any, tuple[Any, ...], dict[
 
 def _autotuner(backend: str) -> Any:
     if backend == OURS:
-        from blocknb.torch.inductor import answers, results, sources
+        from blocknb.torch.inductor import patches, results, sources
 
-        answers.install()
+        patches.install()
         results.install()
         return sources.private("triton_heuristics").CachingAutotuner
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner

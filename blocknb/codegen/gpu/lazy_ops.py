@@ -39,7 +39,7 @@ class LazyOps(KernelPart):
         if op.name in RENAMING:
             return names[0]
         if value in self.moving:
-            names = self.keep_apart(*names)
+            names = self.hide_offset(*names)
         return self.inside(op, names[0]) if op.name == "inside" else self.math.apply(op, names)
 
     def arange(self, op: Op, index: int) -> str:
@@ -67,7 +67,7 @@ class LazyOps(KernelPart):
         self.registers.names[value].update(zip((first, first + 1), names, strict=True))
         return names[index - first]
 
-    def keep_apart(self, pointer: str, offset: str) -> tuple[str, str]:
+    def hide_offset(self, pointer: str, offset: str) -> tuple[str, str]:
         """Pointer and offset, in a form that hides from LLVM that the offset is loop-invariant. Otherwise LLVM would keep a 64-bit address
         for every copy and advance each with two instructions. A 32-bit offset is one register, and the address takes one instruction."""
         hidden = self.text.emit(f'call i32 asm "", "=r,0,l"(i32 {offset}, ptr addrspace(1) {pointer})')

@@ -33,9 +33,9 @@ class Rematerializer:
         for value in self.emission.packed:
             if value in self.registers.words:
                 zero = zero or opaque_zero(text, text.emit(f"lshr i32 %tid, {self.reductions % 5}"))
-                self.disguise(value, zero)
+                self.hide_from_ptxas(value, zero)
 
-    def disguise(self, value: Value, zero: str) -> None:
+    def hide_from_ptxas(self, value: Value, zero: str) -> None:
         """Gives the words of a row new names, by an instruction that ptxas cannot remove."""
         text, registers = self.text, self.registers
         op, _, dbg, compute = registers.lazy[value]

@@ -73,12 +73,12 @@ def block_grid(q: np.ndarray, BM: int) -> tuple[int, ...]:
 
 def _skips(made: Attempt) -> Iterator[CheckFinding]:
     seen = made.whole_footprint
-    bm, bn, programs = made.given["BM"], made.given["BN"], seen.account.launch.programs
+    bm, bn, programs = made.given["BM"], made.given["BN"], seen.log.launch.programs
     loads = seen[made.parameter("k")].loads.accesses
     visited = sum(
         len(np.unique(np.stack([access.runs.programs, access.runs.iterations]), axis=1).T) for access in loads
     )
-    idle = int((seen.account.executed - seen.account.active).sum())
+    idle = int((seen.log.executed - seen.log.active).sum())
     needed = sum(-(-(program + 1) * bm // bn) for program in range(programs))
     if visited > needed:
         text = f"the programs load {visited} blocks of keys, and {needed} of them hold a key that counts: end the loop earlier"

@@ -8,7 +8,7 @@ from blocknb.learn.rules import no_race, stored_once
 from blocknb.learn.units.matrix_cases import fraction_case, patched, product, product_case
 from blocknb.learn.units.matrix_half import BODY, DOT, HALF_PRODUCTS, SIZES, X_MASK, Y_MASK, Z_MASK, tuned
 from blocknb.learn.units.matrix_numbers import numbers_of_product
-from blocknb.learn.units.matrix_rules import multiplies_with, products_under_way
+from blocknb.learn.units.matrix_rules import mma_utilization_at_least, multiplies_with
 
 GRID_OF_TILES = "grid = lambda M, N, BM, BN: (blocknb.cdiv(M, BM) * blocknb.cdiv(N, BN),)\n"
 GOAL = """\
@@ -90,7 +90,7 @@ The result must agree with float64. For sm_90a, tl.dot must become wgmma, and no
     outputs=("c",),
     grid=None,
     reference=product,
-    rules=(stored_once, no_race, multiplies_with(HALF_PRODUCTS), no_spills, products_under_way(0.7)),
+    rules=(stored_once, no_race, multiplies_with(HALF_PRODUCTS), no_spills, mma_utilization_at_least(0.7)),
     solution=GOAL,
     blanks=(Blank(1, 20, keep=START),),
     hints=(

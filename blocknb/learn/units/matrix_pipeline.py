@@ -21,8 +21,8 @@ from blocknb.learn.units.matrix_half import (
     two_axes,
 )
 from blocknb.learn.units.matrix_rules import (
+    mma_utilization_at_least,
     multiplies_with,
-    products_under_way,
     rounds_busy,
     uses_descriptors,
     warps_among,
@@ -42,7 +42,7 @@ tiles are in shared memory at the same time. Nothing may spill, and the grid sta
     outputs=("c",),
     grid=two_axes,
     reference=product,
-    rules=(stored_once, no_race, no_spills, products_under_way(0.7)),
+    rules=(stored_once, no_race, no_spills, mma_utilization_at_least(0.7)),
     solution=tuned(8, 3, 128, 128, 64),
     blanks=(Blank(1, 2, keep=head(8, 1, 128, 128, 32)),),
     hints=(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from blocknb.errors import KernelError
-from blocknb.footprint.account import Budget
+from blocknb.footprint.access_log import Budget
 from blocknb.learn.cell import matched
 from blocknb.learn.code_rules import MULTIPROCESSORS, NO_PTXAS, TARGET, gpu_code
 from blocknb.learn.exercise import CheckFinding, Rule
@@ -117,7 +117,7 @@ def _order(rows: int, columns: int, across: int) -> str:
     return "programs with near numbers share too few rows and columns of tiles"
 
 
-def products_under_way(share: float) -> Rule:
+def mma_utilization_at_least(share: float) -> Rule:
     """In the timeline's model, products are under way for at least `share` of the time of a square product."""
 
     def find(made: Attempt) -> Iterator[str]:
@@ -127,7 +127,7 @@ def products_under_way(share: float) -> Rule:
             yield f"products are under way for {found.busy:.0%} of the modelled time, and {share:.0%} are asked for: {why}"
 
     text = f"Products are under way for at least {share:.0%} of the time in the timeline for {SIZE} x {SIZE} x {SIZE}."
-    return _code_rule("products_under_way", text, find)
+    return _code_rule("mma_utilization_at_least", text, find)
 
 
 def _shortage(made: Attempt, trace: Trace) -> str:

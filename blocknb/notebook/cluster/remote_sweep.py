@@ -17,7 +17,7 @@ from typing import Any
 from blocknb.errors import KernelError, LaunchError
 from blocknb.notebook import numbers, plot_data, sweep, sweep_answer
 from blocknb.notebook.check_compare import to_numpy
-from blocknb.notebook.observe import Observation, apart
+from blocknb.notebook.observe import Observation, without_recording
 from blocknb.notebook.progress import Progress
 from blocknb.notebook.roofline import ERROR
 from blocknb.notebook.sweep import Series, Sweep
@@ -138,7 +138,7 @@ def measure(packed: bytes) -> RemoteSweep:
     def setting(point: Any) -> Any:
         return assigned(task.space, task.settings(point))
 
-    with apart(launches.kernel):
+    with without_recording(launches.kernel):
         found = sweep.run(launches.kernel.__name__, task.axis, task.values, replays, setting=setting)
         found.notes += launches.notes
         sweep_answer.answer(found)

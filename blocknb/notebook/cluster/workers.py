@@ -61,8 +61,8 @@ class WorkerObservation(Observation):
         super().__init__()
         self.bytes: dict[int, int] = {}
 
-    def _saw(self, launch: Launch) -> None:
-        super()._saw(launch)
+    def _record_launch(self, launch: Launch) -> None:
+        super()._record_launch(launch)
         count = sum(int(summary.get("bytes", 0)) for summary in launch.arguments.values())
         with self._lock:
             self.bytes[id(launch.compiled)] = self.bytes.get(id(launch.compiled), 0) + count

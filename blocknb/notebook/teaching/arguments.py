@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from blocknb.errors import LaunchError
-from blocknb.footprint.account import Account, Budget
+from blocknb.footprint.access_log import AccessLog, Budget
 from blocknb.footprint.follow import footprint
 from blocknb.footprint.launch import ArrayLayout
 from blocknb.footprint.runs import Runs
@@ -31,9 +31,9 @@ def arguments_of(kernel: Any, made: Specialisation, written: Collection[str] = (
     return {**given, **{n: constants[n] for n in given if n in declared and n in constants}}
 
 
-class OrderedAccount(Account):
-    """An account that also keeps the accesses in the order in which a program makes them. `ordered` has the op, the array and the runs (in
-    bytes) of each execution."""
+class OrderedAccessLog(AccessLog):
+    """An access log that also keeps the accesses in the order in which a program makes them. `ordered` has the op, the array and the runs
+    (in bytes) of each execution."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,5 +51,5 @@ def footprint_of(kernel: Any, made: Specialisation) -> Footprint:
     """The footprint of the newest launch, with an OrderedAccount. It is made once. Raises KernelError."""
     if (known := _footprints.get(made)) is None:
         launch = memory_launch(kernel, made.grid, (), arguments_of(kernel, made))
-        known = _footprints[made] = footprint(launch, BUDGET, OrderedAccount)
+        known = _footprints[made] = footprint(launch, BUDGET, OrderedAccessLog)
     return known

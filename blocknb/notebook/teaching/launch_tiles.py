@@ -17,7 +17,7 @@ import numpy as np
 from blocknb.footprint.value import Footprint
 from blocknb.ir.core import Block, Op
 from blocknb.notebook.sections import line_of
-from blocknb.notebook.teaching.arguments import OrderedAccount
+from blocknb.notebook.teaching.arguments import OrderedAccessLog
 from blocknb.notebook.teaching.pictures import ArrayPicture, expanded
 
 MOST_ORDERED = 1 << 16  # programs whose place in the launch order is computed
@@ -54,7 +54,7 @@ class LaunchTable:
     """The executions of all ops in launch order, one row for each execution.
 
     - `rank` is the place of the program in launch order, and `moment` the place of the execution in its program's order.
-    - `source` is the index in the account's order, and `first_run` and `end_run` are the runs of the row.
+    - `source` is the index in the log's order, and `first_run` and `end_run` are the runs of the row.
     - `elements` is the number of elements, and `fresh` the number of loaded elements that no earlier execution has loaded.
     - `bytes` [rows, 3] are the loaded bytes, the fresh ones among them, and the stored bytes."""
 
@@ -71,12 +71,12 @@ class LaunchTable:
 
 def table_of(found: Footprint, ranks: np.ndarray, end: int) -> LaunchTable:
     """The table of the programs whose `ranks` (by number of the program; int64) lie below `end`."""
-    account = found.account
-    assert isinstance(account, OrderedAccount)
+    log = found.log
+    assert isinstance(log, OrderedAccessLog)
     columns: list[list[np.ndarray]] = [[], [], [], []]
     followed = np.zeros(len(ranks), bool)
-    followed[account.programs] = True
-    for number, (_, array, runs) in enumerate(account.ordered):
+    followed[log.programs] = True
+    for number, (_, array, runs) in enumerate(log.ordered):
         here = runs.scaled(0, array.size)
         keep = followed[here.programs] & (ranks[here.programs] < end)
         rank = ranks[here.programs[keep]]
@@ -90,34 +90,34 @@ def table_of(found: Footprint, ranks: np.ndarray, end: int) -> LaunchTable:
     new[1:] = (rank[1:] != rank[:-1]) | (source[1:] != source[:-1])
     first = np.flatnonzero(new)
     last = np.r_[first[1:], len(rank)]
-    clipped = _clipped(account, source, starts, ends)
+    clipped = _clipped(log, source, starts, ends)
     elements = np.add.reduceat(clipped[1] - clipped[0], first) if len(first) else np.empty(0, np.int64)
     nothing = np.zeros(len(first), np.int64)
     table = LaunchTable(
         rank[first], source[first], elements, nothing, first, last, starts, ends, np.zeros((len(first), 3), np.int64)
     )
-    _count_fresh(account, table, clipped)
-    size = np.array([array.size for _, array, _ in account.ordered], np.int64)[table.source]
-    is_load = np.array([op.name == "load" for op, _, _ in account.ordered], bool)[table.source]
+    _count_fresh(log, table, clipped)
+    size = np.array([array.size for _, array, _ in log.ordered], np.int64)[table.source]
+    is_load = np.array([op.name == "load" for op, _, _ in log.ordered], bool)[table.source]
     table.bytes[:, 0] = np.where(is_load, elements * size, 0)
     table.bytes[:, 1] = table.fresh * size
     table.bytes[:, 2] = np.where(is_load, 0, elements * size)
     return table
 
 
-def _clipped(account: OrderedAccount, source: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple:
+def _clipped(log: OrderedAccessLog, source: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple:
     """The runs without parts outside of their arrays, as the footprint counts them."""
-    extents = np.array([array.extent for _, array, _ in account.ordered], np.int64)
+    extents = np.array([array.extent for _, array, _ in log.ordered], np.int64)
     most = extents[source] if len(source) else starts
     return np.clip(starts, 0, most), np.clip(ends, 0, most)
 
 
-def _count_fresh(account: OrderedAccount, table: LaunchTable, clipped: tuple) -> None:
+def _count_fresh(log: OrderedAccessLog, table: LaunchTable, clipped: tuple) -> None:
     """Counts the elements that each load loads first. The last assignment to an element wins, so the executions go backwards."""
-    parameter = np.array([array.parameter for _, array, _ in account.ordered], np.int64)
-    is_load = np.array([op.name == "load" for op, _, _ in account.ordered], bool)
+    parameter = np.array([array.parameter for _, array, _ in log.ordered], np.int64)
+    is_load = np.array([op.name == "load" for op, _, _ in log.ordered], bool)
     begin, end = clipped
-    for array in account.launch.arrays:
+    for array in log.launch.arrays:
         rows = np.flatnonzero((parameter[table.source] == array.parameter) & is_load[table.source])
         if not len(rows):
             continue
@@ -147,16 +147,16 @@ def launch_part(
 
     `order` has the numbers of the programs in launch order; None: the order of the grid. At most `most` steps.
     """
-    account, total = found.account, found.account.launch.programs
-    assert isinstance(account, OrderedAccount)
+    log, total = found.log, found.log.launch.programs
+    assert isinstance(log, OrderedAccessLog)
     ranks = np.arange(total)
     if order is not None:
         ranks = np.full(total, total, np.int64)
         ranks[np.asarray(order, np.int64)] = np.arange(len(order))
     last = min(total, first + most)
     table = table_of(found, ranks, last)
-    pictures = [ArrayPicture.of(array) for array in account.launch.arrays]
-    writer = _StepWriter(account, table, pictures)
+    pictures = [ArrayPicture.of(array) for array in log.launch.arrays]
+    writer = _StepWriter(log, table, pictures)
     begin = int(np.searchsorted(table.rank, first))
     steps = writer.steps(begin, most)
     numbers = np.empty(last, np.int64)
@@ -206,19 +206,19 @@ def _array(picture: ArrayPicture) -> dict[str, Any]:
 class _StepWriter:
     """Writes steps. `rects` has each list of rectangles once."""
 
-    def __init__(self, account: OrderedAccount, table: LaunchTable, pictures: Sequence[ArrayPicture]):
-        self.account, self.table = account, table
+    def __init__(self, log: OrderedAccessLog, table: LaunchTable, pictures: Sequence[ArrayPicture]):
+        self.log, self.table = log, table
         self.pictures = {picture.array.parameter: (i, picture) for i, picture in enumerate(pictures)}
         self.rects: list[list[int]] = []
         self.known: dict[tuple[int, bytes], int] = {}
         self.numbers: dict[tuple[int, int], int] = {}
         self.cut = False
-        self.places = {op.id: place for place, op in enumerate(account.launch.func.ops())}
-        self.paths = dict(_loop_paths(account.launch.func.body, ()))
+        self.places = {op.id: place for place, op in enumerate(log.launch.func.ops())}
+        self.paths = dict(_loop_paths(log.launch.func.body, ()))
 
     def ops(self, file: str) -> list[list[Any]]:
         """The ops of the steps: array, kind ("load", "store", "atomic"), and line."""
-        names = {op.id: op for op, _, _ in self.account.ordered}
+        names = {op.id: op for op, _, _ in self.log.ordered}
         return [
             [self.pictures[parameter][0], _kind(names[op].name), line_of(names[op].loc, file) or 0]
             for op, parameter in self.numbers
@@ -234,7 +234,7 @@ class _StepWriter:
         rank, last = -1, -1
         path: tuple[Op, ...] = ()
         for row in range(begin, len(self.table.rank)):
-            op = self.account.ordered[int(self.table.source[row])][0].id
+            op = self.log.ordered[int(self.table.source[row])][0].id
             again = self.places[op] <= last or not _nested(self.paths[op], path)
             if int(self.table.rank[row]) != rank or again:
                 if len(found) == most:
@@ -249,7 +249,7 @@ class _StepWriter:
         return found
 
     def _event(self, row: int) -> list[int]:
-        op, array, _ = self.account.ordered[int(self.table.source[row])]
+        op, array, _ = self.log.ordered[int(self.table.source[row])]
         number = self.numbers.setdefault((op.id, array.parameter), len(self.numbers))
         chosen = slice(int(self.table.first_run[row]), int(self.table.end_run[row]))
         starts, ends = self.table.starts[chosen], self.table.ends[chosen]

@@ -76,7 +76,7 @@ def _launch(card: Card, asked: Mapping[str, Any], limits: Sequence[int]) -> list
     from blocknb.notebook.teaching.arguments import footprint_of
 
     found, order, runs_on = footprint_of(card.record.kernel, card.main), _launch_order(card), _machine(card)
-    first = max(0, min(int(asked.get("first", 0)), found.account.launch.programs - 1))
+    first = max(0, min(int(asked.get("first", 0)), found.log.launch.programs - 1))
     parts = []
     for limit in limits:
         most = launch_tiles.MOST_STEPS

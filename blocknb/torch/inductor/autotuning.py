@@ -46,8 +46,8 @@ def tma_on_device() -> bool:
     return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
 
 
-#: Our answers to Inductor's questions, by the names of the functions and classes that they replace.
-ANSWERS: dict[str, Any] = {
+#: Patches of Inductor, by the names of the functions and classes that they replace.
+PATCHES: dict[str, Any] = {
     "TritonConfig": blocknb.Config,
     "get_gpu_shared_memory": shared_memory,
     "get_gpu_dram_gbps": dram_gbps,
@@ -92,7 +92,7 @@ def _errors_of_triton() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def given(run: Callable[..., Any]) -> Iterator[None]:
+def applied(run: Callable[..., Any]) -> Iterator[None]:
     """Inside, failed candidates lose. `run(job)` runs a benchmark in Inductor's other process."""
 
     def put(process: Any, job: Any, *args: Any, **kwargs: Any) -> Any:

@@ -31,9 +31,9 @@ class BlocknbFallback(UserWarning):
 @functools.cache
 def _ready() -> None:
     versions.check()
-    from blocknb.torch.inductor import answers, results
+    from blocknb.torch.inductor import patches, results
 
-    answers.install()
+    patches.install()
     results.install()
 
 
@@ -65,7 +65,7 @@ def backend(graph: Any, inputs: Any, mode: str | None = None, options: dict[str,
     compile_pool.start()  # the pool ends if it is idle for long
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
-    from blocknb.torch.inductor import answers, graphs
+    from blocknb.torch.inductor import graphs, patches
     from blocknb.torch.inductor.graph_breaks import break_after
 
     ended = break_after(graph)
@@ -78,7 +78,7 @@ def backend(graph: Any, inputs: Any, mode: str | None = None, options: dict[str,
 
     def inner(graph: Any, example: Any, **kwargs: Any) -> Any:
         try:
-            with answers.given(settings), graphs.ended_by(ended):
+            with patches.applied(settings), graphs.ended_by(ended):
                 return compile_fx_inner(graph, example, **kwargs)
         except Exception as error:
             if not fallback:
@@ -88,5 +88,5 @@ def backend(graph: Any, inputs: Any, mode: str | None = None, options: dict[str,
             warnings.warn(f"blocknb could not compile a graph, which runs eager now: {error}", BlocknbFallback, 2)
             return make_boxed_func(graph.forward)
 
-    with answers.given(settings), graphs.ended_by(ended):
+    with patches.applied(settings), graphs.ended_by(ended):
         return compile_fx(graph, inputs, inner_compile=inner)

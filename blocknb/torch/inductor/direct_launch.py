@@ -51,7 +51,7 @@ def direct_runner(
     if not pointers or list(start.positions) != list(range(len(pointers))):
         return slow
     queue, kernel, buffers = start.queue, start.kernel, start.buffers
-    make = _made(tuple(pointers), kernel.threads, kernel.shared, kernel.name, None if queue.alone else queue.device)
+    make = _made(tuple(pointers), kernel.threads, kernel.shared, kernel.name, None if queue.only_gpu else queue.device)
     found: Callable[..., None] = make(
         slow, recording, buffers.free, buffers.fresh, buffers.pack_into, start.launch, kernel.address,
         queue.current_device, start.note,

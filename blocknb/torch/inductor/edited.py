@@ -186,7 +186,7 @@ def _compiled(made: KernelReplacement, autotuner: Any, config: Any, **options: A
     try:
         result = results.compiled_result(other, own, **options)
     except KernelError as error:
-        raise results.told(error, other) from None
+        raise results.with_origins(error, other) from None
     result.scope = {"_grid_of": _normal(made.grid)} if made.grid is not None else {}
     return result
 

@@ -110,7 +110,7 @@ def starter(compiled: Compiled, device: int) -> Callable[..., None]:
     return Launcher(compiled, device, positions, "torch")
 
 
-def told(error: KernelError, autotuner: Any) -> KernelError:
+def with_origins(error: KernelError, autotuner: Any) -> KernelError:
     """Adds the origins of its kernel to an error."""
     origin = origin_of(autotuner)
     error.generated_kernel = origin.kernel  # type: ignore[attr-defined]
@@ -137,7 +137,7 @@ def launcher(result: Any, autotuner: Any) -> Any:
         try:
             launched.launch(autotuner, result.config, compiled, start, (x, y, z), raws, values)
         except KernelError as error:
-            raise told(error, autotuner) from None
+            raise with_origins(error, autotuner) from None
 
     runner = direct_runner(start, pointers, general, launched.open_records)
     made = result._gen_launcher_code(

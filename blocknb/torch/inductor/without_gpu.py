@@ -28,8 +28,8 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils._pytree import tree_map_only
 
 from blocknb.errors import KernelError
-from blocknb.torch.inductor import answers, compile_pool, results
 from blocknb.torch.inductor import backend as backends
+from blocknb.torch.inductor import compile_pool, patches, results
 
 #: What Inductor asks about an H200.
 H200 = types.SimpleNamespace(
@@ -187,12 +187,12 @@ class CudaKernels:
         settings = {**_SETTINGS, **self.options, **backends._settings(mode, options)[0]}
 
         def inner(graph: Any, examples: Any, **kwargs: Any) -> Any:
-            with nominal_gpu(), answers.given(settings), self._collected(), compile_pool.suspended():
+            with nominal_gpu(), patches.applied(settings), self._collected(), compile_pool.suspended():
                 made, ours = _on_cuda(graph, examples)
                 compile_fx_inner(made, ours, **kwargs)
             return make_boxed_func(graph.forward)
 
-        with answers.given(settings):
+        with patches.applied(settings):
             return compile_fx(graph, inputs, inner_compile=inner)
 
     @contextlib.contextmanager

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from blocknb import kernels
-from blocknb.torch.nn.shapes import check_alike, rows
+from blocknb.torch.nn.shapes import check_same_shape, rows
 from blocknb.torch.ops import launch, torch_op
 
 
@@ -118,14 +118,14 @@ def _transformed() -> bool:
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) * up, computed in fp32. Raises ValueError unless both have one shape and dtype."""
-    check_alike("swiglu", gate=gate, up=up)
+    check_same_shape("swiglu", gate=gate, up=up)
     return _swiglu(gate, up)
 
 
 def geglu(gate: Tensor, up: Tensor, approximate: str = "none") -> Tensor:
     """gelu(gate, approximate) * up, computed in fp32; `approximate` is "none" or "tanh", as in torch. Raises ValueError unless both tensors
     have one shape and dtype."""
-    check_alike("geglu", gate=gate, up=up)
+    check_same_shape("geglu", gate=gate, up=up)
     if approximate not in ("none", "tanh"):
         raise ValueError(f"geglu: approximate is {approximate!r}, but it must be 'none' or 'tanh'")
     return _geglu(gate, up, approximate == "tanh")

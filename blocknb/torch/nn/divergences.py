@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from blocknb.kernels import divergences
-from blocknb.torch.nn.shapes import autocast_to_float32, check_alike, rows, sums_dtype
+from blocknb.torch.nn.shapes import autocast_to_float32, check_same_shape, rows, sums_dtype
 from blocknb.torch.ops import launch, torch_op
 
 REDUCTIONS = ("mean", "batchmean", "sum", "none")
@@ -65,7 +65,7 @@ def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: b
     `reduction` is "mean" over elements, "batchmean" over the first axis, "sum" or "none". Raises ValueError unless both tensors have one
     shape and dtype.
     """
-    check_alike("kl_div", input=input, target=target)
+    check_same_shape("kl_div", input=input, target=target)
     return _reduced("kl_div", input, target, "logarithms" if log_target else "probabilities", 0.5, reduction)
 
 
@@ -76,7 +76,7 @@ def jsd(input: Tensor, target: Tensor, beta: float = 0.5, reduction: str = "batc
     Liger-Kernel, `beta` 0 is KL(teacher, student), and 1 is KL(student, teacher). `reduction` is as in `kl_div`. Raises ValueError unless
     both tensors have one shape and dtype, and for a beta outside of 0 to 1.
     """
-    check_alike("jsd", input=input, target=target)
+    check_same_shape("jsd", input=input, target=target)
     if not 0 <= beta <= 1:
         raise ValueError(f"jsd: beta is {beta}, but it must be from 0 to 1")
     if beta in (0, 1):

@@ -161,20 +161,20 @@ class LossGradients:
         elif sums:
             own, extra = sums
             if ratio > 1:
-                _narrow(own, dx[plan.kept :], max(1, plan.own // 16))
-            dx[plan.kept + plan.own :][: plan.extra].copy_(extra)
+                _narrow(own, dx[plan.kept :], max(1, plan.in_place // 16))
+            dx[plan.kept + plan.in_place :][: plan.extra_memory].copy_(extra)
             del own, extra, sums
         self._chunks(plan, dx)
 
     @staticmethod
     def _sums(plan: plans.LossPlan, dx: Tensor, wide: torch.dtype) -> list[Tensor]:
         """Zeros for the sums of the gradient of x: for the `own` rows in its memory, which reaches into that of the rows after them."""
-        if plan.own + plan.extra == 0:
+        if plan.in_place + plan.extra_memory == 0:
             return []
         h = dx.shape[1]
-        flat = dx.view(-1)[plan.kept * h :][: plan.own * h * wide.itemsize // dx.element_size()]
-        own = flat.view(wide).view(plan.own, h).zero_()
-        return [own, torch.zeros((plan.extra, h), dtype=wide, device=dx.device)]
+        flat = dx.view(-1)[plan.kept * h :][: plan.in_place * h * wide.itemsize // dx.element_size()]
+        own = flat.view(wide).view(plan.in_place, h).zero_()
+        return [own, torch.zeros((plan.extra_memory, h), dtype=wide, device=dx.device)]
 
     def _columns(self, logits: Tensor, rows: slice, begin: int) -> None:
         """Replaces logits (classes, rows) by their gradients."""
@@ -184,7 +184,7 @@ class LossGradients:
     def _chunks(self, plan: plans.LossPlan, dx: Tensor) -> None:
         """The gradient of the last rows of x, in chunks of rows."""
         m = dx.shape[0]
-        for begin in range(m - plan.again, m, plan.chunk):
+        for begin in range(m - plan.recomputed, m, plan.chunk):
             rows = slice(begin, min(begin + plan.chunk, m))
             gradients = row_logits(self.x[rows], self.weight, self.bias)
             given = self.target[rows], self.dlosses[rows], self.logsumexp[rows]

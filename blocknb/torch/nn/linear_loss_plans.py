@@ -51,20 +51,20 @@ def kept_rows(m: int, h: int) -> int:
 @dataclass(frozen=True)
 class LossPlan:
     """The numbers of rows by how their gradient of x is computed, in the order of the rows. The logits of `kept` rows exist already. The
-    gradients of `own` rows are added up in the memory of the gradient of x, those of `extra` rows in other memory. `again` rows are
-    computed in chunks of `chunk` rows. `block` classes of all rows exist at a time; 0 without a pass over classes."""
+    gradients of `in_place` rows are added up in the memory of the gradient of x, those of `extra_memory` rows in other memory. `recomputed`
+    rows are computed in chunks of `chunk` rows. `block` classes of all rows exist at a time; 0 without a pass over classes."""
 
     kept: int
-    own: int
-    extra: int
-    again: int
+    in_place: int
+    extra_memory: int
+    recomputed: int
     chunk: int
     block: int
 
     def elements(self, m: int, h: int, v: int, ratio: int) -> int:
         """The most elements in memory in addition to both gradients, in the dtype of x; a sum in fp32 takes `ratio` of them."""
-        blocks = min(self.block, v) * m + self.extra * h * ratio
-        return max(blocks, min(self.chunk, self.again) * v)
+        blocks = min(self.block, v) * m + self.extra_memory * h * ratio
+        return max(blocks, min(self.chunk, self.recomputed) * v)
 
 
 def loss_plan(

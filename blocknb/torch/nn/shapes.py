@@ -36,7 +36,7 @@ def check_vector(name: str, key: str, value: Any, size: int) -> None:
         )
 
 
-def check_alike(name: str, **tensors: Any) -> None:
+def check_same_shape(name: str, **tensors: Any) -> None:
     """Raises ValueError unless all tensors have one shape and one dtype."""
     check_floating(name, **tensors)
     (first, reference), *others = tensors.items()

@@ -7,12 +7,12 @@ import pytest
 
 import blocknb
 import blocknb.language as tl
-from blocknb.footprint.suspects import suspects
+from blocknb.footprint.error_causes import error_causes
 
 
 def kinds(kernel, grid, *args, **constants) -> set[str]:
     found = kernel.footprint(grid)(*args, **constants)
-    return {finding.kind for finding in suspects(found, [0])}
+    return {finding.kind for finding in error_causes(found, [0])}
 
 
 @blocknb.kernel
@@ -104,6 +104,6 @@ def quotient(x, out, GUARD: tl.constexpr, BLOCK: tl.constexpr):
 @pytest.mark.parametrize("guard", [False, True])
 def test_a_division_by_zero_speaks_of_where_only_if_there_is_one(guard: bool):
     seen = quotient.footprint(1)(np.arange(16, dtype=np.int32), np.zeros(16, np.int32), GUARD=guard, BLOCK=16)
-    (found,) = suspects(seen, [0])
+    (found,) = error_causes(seen, [0])
     assert found.kind == "zero"
     assert ("tl.where discards no division" in found.text) == guard

@@ -20,7 +20,7 @@ from blocknb.errors import ElementError, KernelError
 from blocknb.learn.cell import Answer, WrongCell, answer_of
 from blocknb.learn.exercise import Case, Exercise, Mistake
 from blocknb.learn.running import Attempt, TimeUp, attempt, differs
-from blocknb.learn.structure import Nodes, alike, contradicts, evidence
+from blocknb.learn.structure import Nodes, contradicts, evidence, similarity
 
 SECONDS = 5.0  # of this thread, for all imitations together
 EACH = 4.0  # of one launch
@@ -137,7 +137,7 @@ def _chosen(candidates: list[tuple[Mistake, Answer]], answer: Answer, made: Atte
         return [known[0][1]]
     if not strong:
         known = [(wrong, mistake) for wrong, mistake in known if evidence(own, wrong, right) > ENOUGH]
-    ranked = sorted(((alike(own, wrong), mistake) for wrong, mistake in known), key=lambda x: -x[0])
+    ranked = sorted(((similarity(own, wrong), mistake) for wrong, mistake in known), key=lambda x: -x[0])
     best = [mistake for score, mistake in ranked if score > ranked[0][0] - MARGIN]
     return best if len(best) <= 2 else []
 

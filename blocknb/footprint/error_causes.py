@@ -1,4 +1,5 @@
-"""Possible causes of a wrong result, as questions with their lines: `suspects(launch, program)`. Only a result that is wrong asks for them.
+"""Possible causes of a wrong result, as questions with their lines: `error_causes(launch, program)`. Only a result that is wrong asks for
+them.
 
 One program runs on copies, in the interpreter of tile IR, and each of its ops is watched with its values. Causes are conversions that
 change a value, integers that wrap around, and divisions by zero. Another cause is a masked lane of a load that enters a sum or a maximum.
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from blocknb.errors import KernelError, Loc
-from blocknb.footprint.account import Beyond
+from blocknb.footprint.access_log import BudgetExceeded
 from blocknb.footprint.launch import MemoryLaunch
 from blocknb.footprint.recorded import ProgramReplay
 from blocknb.footprint.value import Footprint, FootprintFinding
@@ -46,10 +47,10 @@ ORDER = (
 SMALL = frozenset({"fp16", "bf16", "int8", "uint8", "int16", "uint16"})
 
 
-def suspects(seen: Footprint, programs: Sequence[int], late: bool = False) -> list[FootprintFinding]:
+def error_causes(seen: Footprint, programs: Sequence[int], late: bool = False) -> list[FootprintFinding]:
     """The possible causes in a launch whose result is wrong, the most likely one first. `programs` made wrong elements. `late`: the
     arrays are known only as the launch left them."""
-    launch = seen.account.launch
+    launch = seen.log.launch
     found = [*_patterns(launch.func), *_views(launch), *_of_runs(launch, programs), *([] if late else _held(seen))]
     return sorted(found, key=lambda finding: ORDER.index(finding.kind))
 
@@ -59,7 +60,7 @@ def _of_runs(launch: MemoryLaunch, programs: Sequence[int]) -> list[FootprintFin
         return []
     watch, deadline = _Watch(launch), time.monotonic() + SECONDS
     for program in programs:
-        with contextlib.suppress(KernelError, Beyond):  # what the program did until then is known
+        with contextlib.suppress(KernelError, BudgetExceeded):  # what the program did until then is known
             ProgramReplay(launch, deadline).run(program, watch=watch)
     return list(watch.found.values())
 
@@ -103,7 +104,7 @@ class _Watch:
         if op.name in MOVES or (OPS[op.name].kind == "elementwise" and op.name != "ptradd"):
             self._follow(op, args)
 
-    def _tell(self, op: Op, kind: str, text: str, other: Loc | None = None) -> None:
+    def _report(self, op: Op, kind: str, text: str, other: Loc | None = None) -> None:
         self.found.setdefault(op.id, _question(kind, text, op.loc, other))
 
     def _loaded(self, op: Op, args: list[Any]) -> None:
@@ -152,7 +153,7 @@ class _Watch:
             fix = "other=" + ("-" * (how == "max") + 'float("inf")')
             if not load.result.type.dtype.is_float:
                 fix = "other= the " + ("smallest" if how == "max" else "largest") + f" {load.result.type.dtype}"
-        self._tell(op, "masked", f"lanes that the load masks off count as {value} in the {name}: {fix}?", load.loc)
+        self._report(op, "masked", f"lanes that the load masks off count as {value} in the {name}: {fix}?", load.loc)
 
     def _cast(self, op: Op, before: Any, after: Any) -> None:
         old, new = op.args[0].type.dtype, op.result.type.dtype
@@ -166,17 +167,17 @@ class _Watch:
             lost = finite & np.isinf(narrow)
             if lost.any():
                 text = f"{_count(lost)} exceed the largest {new} and become inf, such as {wide[lost].flat[0]:.6g}"
-                self._tell(op, "overflow", f"{text}: a wider dtype?")
+                self._report(op, "overflow", f"{text}: a wider dtype?")
             return
         bits = new.bits - new.is_signed
         low, high = (-(2.0**bits) if new.is_signed else 0.0), 2.0**bits
         lost = (wide >= high) | (wide < low)
         if lost.any():
             text = f"{_count(lost)} lie outside of {new}, such as {wide[lost].flat[0]:.6g}: a wider or signed dtype?"
-            self._tell(op, "range", text)
+            self._report(op, "range", text)
         elif old.is_float and (cut := finite & (np.trunc(wide) != wide)).any():
             text = f"{_count(cut)} have a fraction, which {new} drops, such as {wide[cut].flat[0]:.6g}: a float dtype?"
-            self._tell(op, "fraction", text)
+            self._report(op, "fraction", text)
 
     def _divided(self, op: Op, args: list[Any]) -> None:
         if op.result.type.dtype.is_float:
@@ -186,7 +187,7 @@ class _Watch:
             text = f"`{source(op.loc)}` divides by zero in {_count(zero, 'lane')}"
             if any(other.name == "select" for other in self.launch.func.ops()):
                 text += "; tl.where discards no division"
-            self._tell(op, "zero", f"{text}: a divisor of 1 there?")
+            self._report(op, "zero", f"{text}: a divisor of 1 there?")
 
     def _overflown(self, op: Op, args: list[Any], result: Any) -> None:
         dtype = op.result.type.dtype
@@ -195,7 +196,7 @@ class _Watch:
             infinite = infinite & np.isfinite(np.asarray(x).astype(np.float64))
         if infinite.any():
             text = f"`{source(op.loc)}` exceeds the largest {dtype} in {_count(infinite, 'lane')} and becomes inf"
-            self._tell(op, "overflow", f"{text}: .to(tl.float32)?")
+            self._report(op, "overflow", f"{text}: .to(tl.float32)?")
 
     def _exponential(self, op: Op, args: list[Any], result: Any) -> None:
         """Powers of finite numbers that are too large."""
@@ -204,7 +205,7 @@ class _Watch:
         if infinite.any():
             which = f"of {x[infinite].flat[0]:.6g} is too large for {op.result.type.dtype}, and becomes inf"
             text = f"`{source(op.loc)}` {which} ({_count(infinite, 'lane')})"
-            self._tell(op, "overflow", text)
+            self._report(op, "overflow", text)
 
     def _wrapped(self, op: Op, args: list[Any], result: Any) -> None:
         """Signed or small integers that wrap around."""
@@ -219,7 +220,7 @@ class _Watch:
         if wrong.any():
             wider = "int64" if dtype.bits == 32 else "int32"
             text = f"`{source(op.loc)}` wraps around in {dtype} in {_count(wrong, 'lane')}: .to(tl.{wider})?"
-            self._tell(op, "wraps", text)
+            self._report(op, "wraps", text)
 
 
 def _count(flags: Any, what: str = "value") -> str:
@@ -328,7 +329,7 @@ def _views(launch: MemoryLaunch) -> Iterator[FootprintFinding]:
 
 def _held(seen: Footprint) -> Iterator[FootprintFinding]:
     """Arrays that the kernel updates and that were not zero before."""
-    launch = seen.account.launch
+    launch = seen.log.launch
     for array in launch.arrays:
         found = seen[array.name]
         reads = found.atomics.accesses or (found.stores and found.loads.accesses)

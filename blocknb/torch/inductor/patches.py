@@ -1,4 +1,4 @@
-"""Answers to Inductor's questions about Triton while blocknb compiles a graph, and the marks and comments of generated files.
+"""Patches of Inductor while blocknb compiles a graph: answers to questions about Triton, and marks and comments in generated files.
 
 Each replacement is an attribute of one of torch's modules. It lasts for one compilation, which torch runs under its compile lock. The
 answers are those for the version of Triton that blocknb implements, so the generated code does not depend on an installed Triton.
@@ -35,8 +35,8 @@ def _attributes(divisible: Any = None, equal_to_1: Any = None, pointer_range: An
     return {(x,): [["tt.divisibility", 16]] for x in divisible or ()}
 
 
-#: Our answers, by the name of the function that Inductor calls.
-ANSWERS: dict[str, Callable[..., Any]] = {
+#: Our patches, by the name of the function that Inductor calls.
+PATCHES: dict[str, Callable[..., Any]] = {
     "has_triton": lambda *_, **__: True,
     "has_triton_package": lambda: True,
     "has_triton_block_ptr": lambda: True,
@@ -51,7 +51,7 @@ ANSWERS: dict[str, Callable[..., Any]] = {
     "get_triton_attrs_descriptor_version": lambda: utils.TritonAttrsDescriptorVersion.V4_DICT,
     "gen_attr_descriptor_import": lambda: "",
     "AttrsDescriptorWrapper": _attributes,
-    **autotuning.ANSWERS,
+    **autotuning.PATCHES,
 }
 
 
@@ -76,7 +76,7 @@ class MarkedScheduling(TritonScheduling):
         return name
 
 
-def _told_why(inherited: Any) -> Callable[..., None]:
+def _note_why_not_fused(inherited: Any) -> Callable[..., None]:
     """Inductor's note that two nodes are not fused, which also keeps the reason with the graph."""
 
     def __call__(self: Any, reason: str, *args: Any) -> None:
@@ -121,10 +121,10 @@ def _modules() -> list[Any]:
     return [questions, *(m for n, m in list(sys.modules.items()) if n.startswith("torch._inductor.") and m)]
 
 
-#: Inductor's own functions, by the names of ANSWERS. A later module may have a flag of the same name.
+#: Inductor's own functions, by the names of PATCHES. A later module may have a flag of the same name.
 _own: dict[str, Any] = {}
 for _module in _modules():
-    for _name in ANSWERS:
+    for _name in PATCHES:
         if _name in vars(_module):
             _own.setdefault(_name, vars(_module)[_name])
 
@@ -132,21 +132,21 @@ for _module in _modules():
 def _restore() -> None:
     """Gives modules that were imported during a compilation Inductor's own functions."""
     for module in _modules():
-        for name, answer in ANSWERS.items():
+        for name, answer in PATCHES.items():
             if vars(module).get(name) is answer:
                 setattr(module, name, _own[name])
 
 
 def _replacements() -> Iterator[tuple[Any, str, Any]]:
     for module in _modules():
-        for name, answer in ANSWERS.items():
+        for name, answer in PATCHES.items():
             # Functions that import has_triton_package when they run also import Triton, so they get the truth.
             asked = module is not questions or name != "has_triton_package"
             if asked and vars(module).get(name, answer) is not answer:
                 yield module, name, answer
     inherited = TritonKernel.__dict__["gen_common_triton_imports"]
     yield TritonKernel, "gen_common_triton_imports", _marked_imports(inherited)
-    yield WhyNoFuse, "__call__", _told_why(WhyNoFuse.__call__)
+    yield WhyNoFuse, "__call__", _note_why_not_fused(WhyNoFuse.__call__)
     # By Inductor's registry, which knows the other devices only if it is asked before the module of the CPU is imported.
     for_cpu = type(common.get_device_op_overrides("cpu"))
     # torch 2.11 defines the function over several lines, which breaks the header of templates for the CPU.
@@ -156,8 +156,8 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
 
 
 @contextlib.contextmanager
-def given(options: dict[str, Any]) -> Iterator[None]:
-    """Compiles with our answers and these options of Inductor."""
+def applied(options: dict[str, Any]) -> Iterator[None]:
+    """Compiles with the patches and these options of Inductor."""
     known = {device: common.device_codegens[device] for device in ("cpu", "cuda") if device in common.device_codegens}
     ours = {
         device: common.DeviceCodegen(
@@ -175,5 +175,5 @@ def given(options: dict[str, Any]) -> Iterator[None]:
         stack.enter_context(mock.patch.dict(common.device_codegens, ours))
         stack.enter_context(config.patch(settings))
         stack.enter_context(torch.compiler.config.patch(cache_key_tag=tag))
-        stack.enter_context(autotuning.given(run_job))
+        stack.enter_context(autotuning.applied(run_job))
         yield

@@ -1,4 +1,4 @@
-"""The account of a launch: the runs of every load, store and atomic, by op and array, as `static` and `recorded` fill it."""
+"""The access log of a launch: the runs of every load, store and atomic, by op and array, as `static` and `recorded` fill it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from blocknb.language.ops import ATOMICS
 KINDS = ("load", "store", "atomic")
 
 
-class Beyond(Exception):
+class BudgetExceeded(Exception):
     """The footprint exceeds its budget."""
 
 
@@ -63,10 +63,10 @@ class OpAccesses:
 
 
 @dataclass
-class Account:
+class AccessLog:
     """What the followed programs did. `programs` are their numbers, ascending; `executed` counts per program of the grid the accesses
     that it reached, and `active` those with a lane that is on. `unknown` lists
-    programs that failed; `foreign` is the first access to memory that no argument describes, which ends the account."""
+    programs that failed; `foreign` is the first access to memory that no argument describes, which ends the log."""
 
     launch: MemoryLaunch
     how: str = "static"
