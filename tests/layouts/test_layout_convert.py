@@ -200,6 +200,10 @@ def test_sectors_are_kept_by_rows_and_lost_by_columns():
     assert keeps_sectors(narrow, row_major((64, 64), (0, 1)), 16)  # it has no vectors of 16 bytes
     apart = SharedLayout((64, 64), (1, 2, 4, 16, 8, *(1 << bit for bit in range(5, 12))))
     assert not keeps_sectors(rows, apart, 16)
+    turned = SharedLayout(
+        (64, 64), (2, 1, 4, 8, *(1 << bit for bit in range(4, 12)))
+    )  # no vector could be copied at once
+    assert not keeps_sectors(rows, turned, 16)
 
 
 @given(pairs(), st.sampled_from([1, 8, 16, 32, 64]))

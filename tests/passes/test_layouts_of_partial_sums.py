@@ -36,6 +36,16 @@ def with_partial_sums(a, b, parts, out, n, WHILE: tl.constexpr, SCALE: tl.conste
     tl.store(out + square, total)
 
 
+@blocknb.kernel(do_not_specialize=["n"])
+def doubled_product(a, b, out, n):
+    at = tl.arange(0, 64)
+    square = at[:, None] * 64 + at[None, :]
+    total = tl.dot(tl.load(a + square), tl.load(b + square))
+    for _ in range(n):
+        total = total + total
+    tl.store(out + square, total)
+
+
 def given(n: int, loops: bool = True, scale: bool = False, again: bool = False) -> dict:
     """Integers, whose sums fp32 holds exactly."""
     random = np.random.default_rng(0)
@@ -73,6 +83,16 @@ def test_a_product_is_converted_once_before_the_loop_that_adds_partial_results(l
 def test_a_sum_that_is_reduced_or_multiplied_keeps_the_layout_of_the_product(scale, again):
     inside, _ = conversions(given(3, scale=scale, again=again))
     assert inside == 1
+
+
+def test_a_product_to_which_no_loaded_tile_is_added_is_converted_for_the_store():
+    arguments = {name: given(3)[name] for name in ("a", "b", "out", "n")}
+    func = Case("doubled_product", doubled_product, dict, dict).parse(arguments, num_warps=4)
+    stages = passes.run(func, Target.parse("sm_90a"))[1]
+    after = next(stage for stage in stages if stage.name == "layout_assignment").after
+    loop = next(op for op in after.ops() if op.name == "for")
+    product = next(op for op in after.ops() if op.name == "dot")
+    assert loop.results[0].type.layout == product.result.type.layout
 
 
 @pytest.mark.parametrize("n", [0, 3])

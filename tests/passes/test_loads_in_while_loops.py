@@ -51,6 +51,21 @@ def sums_in_a_for_loop(x, y, flags, out, n, B: tl.constexpr):
 
 
 @blocknb.kernel(do_not_specialize=["n"])
+def sums_around_a_branch(x, y, flags, out, n, B: tl.constexpr):
+    """Between the loads, every second iteration acquires a flag in a branch."""
+    at = tl.arange(0, B)
+    total = tl.zeros((B,), tl.float32)
+    left = n
+    while left > 0:
+        left -= 1
+        total = tl.abs(total) + tl.load(y + left * B + at)
+        if left % 2 == 0:
+            tl.store(out, tl.atomic_add(flags + left, 1, sem="acquire").to(tl.float32))
+        total = total * 2 + tl.load(x + left * B + at)
+    tl.store(out + at, total)
+
+
+@blocknb.kernel(do_not_specialize=["n"])
 def exponentials(x, y, out, n, B: tl.constexpr):
     at = tl.arange(0, B)
     total = tl.zeros((B,), tl.float32)
@@ -145,6 +160,12 @@ def test_a_load_in_a_while_loop_stays_behind_a_store_to_its_array():
     assert order(stage.after) == "load sum wait barrier load sum store load sum"
 
 
+def test_no_load_of_a_while_loop_passes_a_branch_that_acquires():
+    stage = early(sums_around_a_branch, given(3, 4096))
+    assert order(stage.before) == order(stage.after) == "load sum load sum"
+    assert len(stage.notes) == 2  # the vectors of each load
+
+
 def test_the_loads_after_the_wait_of_a_for_loop_stand_together():
     stage = early(sums_in_a_for_loop, given(3, 1024))
     assert order(stage.before) == "wait load sum load sum"
@@ -166,8 +187,8 @@ def test_the_loads_of_a_while_loop_take_the_registers_that_live_tiles_leave(held
 
 
 def test_a_while_loop_with_products_stays():
-    x, y, out = (np.ones(shape, np.float32) for shape in ((3, 64, 64), (3, 64, 64), (64, 64)))
-    stage = early(products_in_a_while_loop, {"x": x, "y": y, "out": out, "n": 3, "R": 64})
+    x, y, out = (np.ones(shape, np.float32) for shape in ((3, 32, 32), (3, 32, 32), (32, 32)))
+    stage = early(products_in_a_while_loop, {"x": x, "y": y, "out": out, "n": 3, "R": 32})
     assert stage.after is stage.before
 
 

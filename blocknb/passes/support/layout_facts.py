@@ -30,8 +30,8 @@ def carried_together(op: Op) -> Iterator[tuple[Value, ...]]:
 
 
 def enters_converted(op: Op, group: tuple[Value, ...], defs: Mapping[Value, Op], func: Func) -> bool:
-    """Whether a loop without products takes over a product, adds loaded tiles to it, and only stores the sum, as stream-K does
-    with partial results. One conversion before the loop costs less than one for each loaded tile, and one for the store.
+    """Whether a loop takes over a product, adds loaded tiles to it, and only stores the sum, as stream-K does with partial results. One
+    conversion before the loop costs less than one for each loaded tile, and one for the store.
 
     `group`: the values that the loop carries at one index (`carried_together`)."""
     made = defs.get(group[0])
@@ -47,7 +47,7 @@ def enters_converted(op: Op, group: tuple[Value, ...], defs: Mapping[Value, Op],
             adds = adds or any(x in defs and defs[x].name == "load" for x in user.args if kind == "elementwise")
             todo += [x for x in user.results if x not in seen]
             seen.update(user.results)
-    return adds and not any(x.name == "dot" for x in within(op))
+    return adds
 
 
 def outside_of_loops(block: Block, with_products: bool) -> Iterator[Op]:
