@@ -275,3 +275,34 @@ def test_a_large_tile_that_is_only_reduced_gets_a_budget_of_registers(warps, bud
     arguments = {"x": floats(rows, 128), "out": floats(rows), "ROWS": rows, "B": 128}
     stage = stages_of(sums_of_rows, arguments, num_warps=warps)["early_loads"]
     assert ("min_ctas" in stage.after.attrs) is budget
+
+
+@blocknb.kernel(do_not_specialize=["m"])
+def divergences(x, y, out, m, B: tl.constexpr, STORES: tl.constexpr):
+    at = tl.arange(0, B)
+    total = tl.zeros((B,), tl.float32)
+    for row in range(m):
+        a, b = tl.load(x + row * B + at), tl.load(y + row * B + at)
+        value = tl.exp(a) * b - tl.exp(b) * a
+        if STORES:
+            tl.store(out + row * B + at, value)
+        else:
+            total += value
+    if not STORES:
+        tl.store(out + at, total)
+
+
+@pytest.mark.parametrize("stores", [False, True])
+def test_exponentials_that_a_loop_stores_get_no_budget(stores):
+    """Their results take registers, too. With a budget, fewer warps would compute the exponentials."""
+    arguments = {
+        "x": floats(2, 4096),
+        "y": floats(2, 4096),
+        "out": floats(2, 4096),
+        "m": 2,
+        "B": 4096,
+        "STORES": stores,
+    }
+    stage = stages_of(divergences, arguments)["early_loads"]
+    assert ("min_ctas" in stage.after.attrs) is not stores
+    assert (stage.after is stage.before) is stores

@@ -68,12 +68,20 @@ def swapped_scores(q, k, out, order, steps, R: tl.constexpr, B: tl.constexpr, D:
 
 
 @blocknb.kernel(do_not_specialize=["steps"])
-def float8_matmul(x, y, out, steps, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, SCALED: tl.constexpr):
+def float8_matmul(
+    x, y, out, steps, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, SCALED: tl.constexpr, WAY: tl.constexpr
+):
+    """WAY 0 loads the second operand from columns, 1 transposes it, and 2 loads it from rows, which are not contiguous along K."""
     m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
     total = tl.zeros((M, N), tl.float32)
     for step in range(steps):
         a = tl.load(x + m[:, None] * K + k[None, :] + step * M * K)
-        b = tl.load(y + k[:, None] + n[None, :] * K + step * K * N)
+        if WAY == 0:
+            b = tl.load(y + k[:, None] + n[None, :] * K + step * K * N)
+        elif WAY == 1:
+            b = tl.trans(tl.load(y + k[None, :] + n[:, None] * K + step * K * N))
+        else:
+            b = tl.load(y + k[:, None] * N + n[None, :] + step * K * N)
         if SCALED:
             a = (a.to(tl.float32) * 2).to(a.dtype)
         total += tl.dot(a, b)
@@ -119,10 +127,12 @@ def scores(times: int) -> dict:
     }  # fmt: skip
 
 
-def float8(m: int = 32, n: int = 32, k: int = 64, scaled: bool = False, dtype=ml_dtypes.float8_e4m3fn) -> dict:
+def float8(
+    m: int = 32, n: int = 32, k: int = 64, scaled: bool = False, way: int = 0, dtype=ml_dtypes.float8_e4m3fn
+) -> dict:
     return {
         "x": numbers(3, m, k, dtype=dtype), "y": numbers(3, n, k, dtype=dtype), "out": np.full((m, n), np.nan, np.float32),
-        "steps": 3, "M": m, "N": n, "K": k, "SCALED": scaled,
+        "steps": 3, "M": m, "N": n, "K": k, "SCALED": scaled, "WAY": way,
     }  # fmt: skip
 
 
@@ -233,6 +243,8 @@ def halves_in_shared(func: Func) -> bool:
     ("arguments", "target", "direct"),
     [
         (float8(), "sm_90a", True),
+        (float8(way=1), "sm_90a", True),
+        (float8(way=2), "sm_90a", False),
         (float8(dtype=ml_dtypes.float8_e5m2), "sm_90a", True),
         (float8(), "sm_80", False),  # converts by integer arithmetic
         (float8(scaled=True), "sm_90a", False),  # one operand is computed
@@ -246,7 +258,15 @@ def test_8_bit_floats_are_converted_between_shared_memory_and_a_product(argument
 
 
 @pytest.mark.parametrize(
-    "arguments", [float8(), float8(dtype=ml_dtypes.float8_e5m2), float8(scaled=True), float8(16, 64, 32)]
+    "arguments",
+    [
+        float8(),
+        float8(dtype=ml_dtypes.float8_e5m2),
+        float8(scaled=True),
+        float8(16, 64, 32),
+        float8(way=1),
+        float8(way=2),
+    ],
 )
 def test_products_of_8_bit_floats_keep_their_results(arguments):
     keeps_results(float8_matmul, arguments)
@@ -258,7 +278,9 @@ def run_threads(kernel, arguments: dict, warps: int = 4) -> None:
     simt.run(gpu.generate(func, TARGET), parameters(func, arguments), [1])
 
 
-@pytest.mark.parametrize("arguments", [float8(), float8(dtype=ml_dtypes.float8_e5m2), float8(scaled=True)])
+@pytest.mark.parametrize(
+    "arguments", [float8(), float8(dtype=ml_dtypes.float8_e5m2), float8(scaled=True), float8(way=1)]
+)
 def test_the_gpu_code_of_8_bit_floats_is_right(arguments):
     run_threads(float8_matmul, arguments)
     x, y = (arguments[name].astype(np.float32) for name in ("x", "y"))

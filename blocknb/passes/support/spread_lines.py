@@ -2,7 +2,7 @@
 
 The result of a reduction has the layout of the reduced tile without an axis. The threads that shared a line along that axis then hold
 copies of the result. A few operations cost less on the copies than a conversion. A sorting network of hundreds of operations costs less if
-each thread holds other elements. Source: the same trade-off is made by `RemoveLayoutConversions` of Triton for whole tiles.
+each thread holds other elements. Source: Batcher, "Sorting networks and their applications" (AFIPS 1968).
 """
 
 from __future__ import annotations

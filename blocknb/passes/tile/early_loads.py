@@ -66,13 +66,14 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
     branch in a loop with products loads between 16 and 96, and the values that the loop carries leave them room. Or between 16 and 96 are
     loaded after a product that no loop contains. Or a `while` loop, or a loop that waits for other programs, loads between 16 and 64
     registers between two waits. Or a kernel without loops reduces a tile of at least 32. Or lines are loaded after a loop with products,
-    such as a bias or scales.
+    such as a bias or scales, or in a kernel without loops after an op that waits for a tile.
 
     What: the loads move to the head of the iteration or branch, or to the product, with their addresses, masks and indices. Machine code
     issues all of them before it uses the first one. After a product, 16 registers at most are loaded before it, and arrive while it runs.
     In four cases ptxas may take more registers instead. They are two vectors of a tile in a loop, loads of a `while` loop or between waits,
     exponentials in a loop of few warps, and tiles that a kernel without loops only reduces. Lines for the end of a product are loaded
-    before its loop, if the live tiles leave room for them.
+    before its loop, if the live tiles leave room for them. Scalars and lines of a kernel without loops are loaded right after its first
+    tile.
 
     Why: ptxas saves registers. It waits for a vector before it loads the next one into the same registers, and memory idles meanwhile.
 

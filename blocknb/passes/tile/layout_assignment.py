@@ -244,7 +244,7 @@ class LayoutAssignment:
             self.builder.next_id += 1
         self.used_ids.add(op.id)
         self.builder.append(new)
-        if op.name == "load":
+        if op.name == "load" and len(self.builder._open) == 1:  # in loops, passes that pipeline place the loads
             self.loads[op.result] = op
         elif convert_results:
             for value in op.results:

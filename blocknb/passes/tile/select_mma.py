@@ -135,19 +135,20 @@ class DirectOperands:
     def widened_run(self, dot: Op) -> int:
         """The neighbours along K that a thread has of two loaded operands of 8-bit floats, converted to fp16: 4, or 0 for others.
 
-        Shared memory then holds them as they were loaded, and ldmatrix reads pairs of them. The conversion takes one instruction per pair.
-        Converted before, each element would pass through shared memory twice.
+        Shared memory then holds them as they were loaded, and ldmatrix reads pairs of them, if they are contiguous along K. The conversion
+        takes one instruction per pair. Converted before, each element would pass through shared memory twice.
         """
         if dot.args[0].type.shape[1] < 4 * WIDENED or "stacked" in dot.attrs:
             return 0
-        for value in dot.args[:2]:
+        for along_k, value in zip((1, 0), dot.args[:2], strict=True):
             made = self.defs.get(value)
             if made is None or made.name != "cast" or made.args[0].type.dtype not in t.FLOAT8:
                 return 0
             source = self.defs.get(made.args[0])
             while source is not None and source.name == "trans":
-                source = self.defs.get(source.args[0])
-            if source is None or source.name != "load":
+                source, along_k = self.defs.get(source.args[0]), 1 - along_k
+            layout = source.attrs.get("layout") if source is not None and source.name == "load" else None
+            if layout is None or len(layout.shape) != 2 or layout.contiguous_registers(along_k) < WIDENED:
                 return 0
         return WIDENED
 
