@@ -352,8 +352,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _reader_has_ended() -> bool:
     """Whether standard output is a pipe that nothing reads any more, as after `| head`."""
-    if not hasattr(select, "poll"):
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), select.POLLOUT)
+    except (AttributeError, OSError):  # Windows has no poll, and standard output in a notebook is no file
         return False
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), select.POLLOUT)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
