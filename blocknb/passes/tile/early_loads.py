@@ -99,7 +99,8 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
             planner.branches(op)
     planner.reduced_tiles()
     func = rebuild(func, moving(planner.moved)) if planner.moved else func
-    return planner.straight(func.with_attrs(min_ctas=planner.min_ctas) if planner.min_ctas else func)
+    func = planner.straight(func.with_attrs(min_ctas=planner.min_ctas) if planner.min_ctas else func)
+    return planner.around_reductions(func)
 
 
 class EarlyLoads(PipeliningLegality):
@@ -188,6 +189,24 @@ class EarlyLoads(PipeliningLegality):
     def size(self, load: Op) -> int:
         """The registers per thread that a load takes."""
         return registers(load.result, self.threads)
+
+    def around_reductions(self, func: Func) -> Func:
+        """Issues the loads before the first reduction of straight code, if there are some that it does not reduce. ptxas would issue
+        those after the others have arrived."""
+        ops = func.body.ops
+        first = next((i for i, op in enumerate(ops) if op.name == "reduce"), 0)
+        loads = [op for op in ops[:first] if op.name == "load" and op.result.type.shape]
+        if len(loads) < 2 or any(op.name in (*LOOPS, "dot") or op.attrs.get("scheduling_barrier") for op in func.ops()):
+            return func
+        reduced = set(ops[first].args)
+        for op in reversed(ops[:first]):
+            reduced |= set(op.args) if reduced & set(op.results) else set()
+        needs = sum(self.size(op) for op in loads if op.result not in reduced)
+        if not 0 < needs <= DURING:
+            return func
+        last = revised(loads[-1], attrs={**loads[-1].attrs, "scheduling_barrier": "straight"})
+        self.notes(last, f"loads before a reduction are in flight at once, {counted(needs, 'register')} per thread of them for later")
+        return func.replace(body=Block(func.body.args, tuple(last if op is loads[-1] else op for op in ops)))
 
     def straight(self, func: Func) -> Func:
         """Issues the loads after a product together, in code without a loop, if the live tiles leave room for them."""
