@@ -194,7 +194,8 @@ class FloatRanges:
                 if single(op) != "add" or self.bounds(op.args[0])[0] < 0:
                     return 0.0
                 least = max(
-                    self._final_sum(result), online_softmax.added_to(FloatFacts(self.facts, self.users, self.bounds), op)
+                    self._final_sum(result),
+                    online_softmax.added_to(FloatFacts(self.facts, self.users, self.bounds), op),
                 )
                 share: float = least * HIDDEN / op.args[0].type.shape[op.attrs["axis"]]
                 return share
@@ -202,19 +203,18 @@ class FloatRanges:
                 return self.invisible(result, depth)
         return 0.0
 
-
     def _final_sum(self, partial: Value) -> float:
-        """A lower bound of the sum of numbers that are not negative to which a partial sum is added, and to nothing else, divided by the
-        number of elements of the partial sum."""
-        value, elements = partial, math.prod(partial.type.shape)
+        """A lower bound of the sum of numbers that are not negative to which a partial sum is added, and to nothing else. If it is not the
+        partial sum itself, it is divided by the elements of that."""
+        value, elements = partial, 1
         for _ in range(DEPTH):
             if (least := self.bounds(value)[0]) > 0:
-                return least / elements
+                return float(least / elements)
             users = self.users.get(value, ())
             user = users[0][0] if len(users) == 1 else None
-            if user is None or len(user.results) != 1 or not _adds(user) or min(self.bounds(a)[0] for a in user.args) < 0:
+            if user is None or not _adds(user) or min(self.bounds(a)[0] for a in user.args) < 0:
                 return 0.0
-            value = user.results[0]
+            value, elements = user.results[0], math.prod(partial.type.shape)
         return 0.0
 
 

@@ -13,7 +13,9 @@ import blocknb.language as bl
 from blocknb.kernels.rows import matrix, tile, vector, weighted
 from blocknb.kernels.strides import contiguous, on_host, strides
 
-EARLY_BYTES = 32 * 64  # per warp: 16 registers per thread of weight and bias, which leave room for as many CTAs on an H200
+EARLY_BYTES = (
+    32 * 64
+)  # per warp: 16 registers per thread of weight and bias, which leave room for as many CTAs on an H200
 
 
 @blocknb.kernel

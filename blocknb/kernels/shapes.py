@@ -77,7 +77,10 @@ AMPERE = (
 #: Tiles on a CPU. Copying an operand to scratch memory costs a share of the time that falls with the tile's other side. More than 128
 #: steps of K of a panel of B do not stay in the L1 cache: 256 steps took up to 4 % longer.
 ON_HOST = tuple(itertools.product((64, 128, 256), (128, 256, 512), (64, 128)))
-COPIES, STEP = 13.6, 5.9  # the share of a side of one element, and that of a step of K; measured at 1000 and 1024 cubed in fp32
+COPIES, STEP = (
+    13.6,
+    5.9,
+)  # the share of a side of one element, and that of a step of K; measured at 1000 and 1024 cubed in fp32
 HOST_ROWS, HOST_COLUMNS = 8, 32  # of a register tile; the product ends after the last one that it needs
 
 

@@ -47,7 +47,14 @@ def test_the_sum_over_all_tiles_of_the_maximum_is_at_least_one():
 @pytest.mark.parametrize(
     "case",
     range(1, 7),
-    ids=["a tile less in the sum", "a tile less in the maximum", "a constant", "another number", "a difference", "half"],
+    ids=[
+        "a tile less in the sum",
+        "a tile less in the maximum",
+        "a constant",
+        "another number",
+        "a difference",
+        "half",
+    ],
 )
 def test_otherwise_the_sum_has_no_lower_bound(case):
     assert changed(pieces, **KINDS, CASE=case) == {"normal": 0, "flush_denormals": 0}

@@ -47,9 +47,15 @@ def test_operands_of_other_dtypes_are_bounded(dtype):
 
 
 @blocknb.kernel
-def product(a, b, out, sums, m, n, k, other, M: tl.constexpr, SUMMED: tl.constexpr, BOTH: tl.constexpr, FILLED: tl.constexpr):
+def product(
+    a, b, out, sums, m, n, k, other, M: tl.constexpr, SUMMED: tl.constexpr, BOTH: tl.constexpr, FILLED: tl.constexpr
+):
     rows, columns, inner = tl.arange(0, M), tl.arange(0, M), tl.arange(0, M)
-    x = tl.load(a + rows[:, None] * k + inner[None, :], mask=(rows[:, None] < m) & (inner[None, :] < k), other=other if FILLED else 0.0)
+    x = tl.load(
+        a + rows[:, None] * k + inner[None, :],
+        mask=(rows[:, None] < m) & (inner[None, :] < k),
+        other=other if FILLED else 0.0,
+    )
     inside = (inner[:, None] < k) & (columns[None, :] < n) if BOTH else columns[None, :] < n
     y = tl.load(b + inner[:, None] * n + columns[None, :], mask=inside, other=0.0)
     total = tl.dot(x, y, input_precision="ieee")

@@ -141,7 +141,7 @@ def test_prefetch_changes_no_result():
 def multiplied(a, b, out, stride, n, K: tl.constexpr, N: tl.constexpr, M: tl.constexpr):
     rows, columns, inner = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
     total = tl.zeros((M, N), tl.float32)
-    for step in range(0, n):
+    for step in range(n):
         x = tl.load(a + rows[:, None] * stride + inner[None, :] + step * K)
         y = tl.load(b + (inner[:, None] + step * K) * stride + columns[None, :])
         total = tl.dot(x, y, total)
@@ -159,7 +159,9 @@ def test_a_product_prefetches_the_tiles_of_the_next_iteration(k, n, m):
 
     def lines_of(array, row, rows, column, columns):
         first = array.ctypes.data
-        return {first + 4 * (r * stride + column) + at for r in range(row, row + rows) for at in range(0, 4 * columns, 64)}
+        return {
+            first + 4 * (r * stride + column) + at for r in range(row, row + rows) for at in range(0, 4 * columns, 64)
+        }
 
     for step in range(1, steps - 1):  # the first iteration does not know the distance
         expected = lines_of(a, 0, m, (step + 1) * k, k) | lines_of(b, (step + 1) * k, k, 0, n)

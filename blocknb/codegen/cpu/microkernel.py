@@ -89,7 +89,9 @@ class Dots(VersionPart):
         name += "".join(f".{letter}" for letter, is_bounded in zip("mnk", bounded, strict=True) if is_bounded)
         if name not in self.code.helpers:
             self.code.helpers[name] = ""
-            self.code.helpers[name] = _microkernel(self.code, op, name, (m, n, k), (strides_m, strides_k), a, zero, fetched, bounded)
+            self.code.helpers[name] = _microkernel(
+                self.code, op, name, (m, n, k), (strides_m, strides_k), a, zero, fetched, bounded
+            )
         places = ", ".join(f"ptr {self.tiles.base(x)}" for x in (c, a, b))
         places += "".join(f", i64 {tile.address}, i64 {tile.stride}" for tile in fetched)
         places += "".join(f", i64 {end}" for end, is_bounded in zip(ends, bounded, strict=True) if is_bounded)
@@ -224,7 +226,7 @@ def _microkernel(
     a: ScratchBuffer,
     zero: bool,
     fetched: Sequence[NextTile],
-    bounded: tuple[bool, bool, bool],
+    bounded: Sequence[bool],
 ) -> str:
     """Writes the function that multiplies operands of these sizes: loops over tiles of MR x NR accumulators, and over k inside.
 
@@ -245,7 +247,9 @@ def _microkernel(
     def at(base: str, index: str, unit: str) -> str:
         return w.value(f"getelementptr inbounds {unit}, ptr {base}, i64 {index}")
 
-    rows, columns, steps = (f"%{x}" if is_bounded else str(size) for x, is_bounded, size in zip("mnk", bounded, sizes, strict=True))
+    rows, columns, steps = (
+        f"%{x}" if is_bounded else str(size) for x, is_bounded, size in zip("mnk", bounded, sizes, strict=True)
+    )
     with w.counted("0", columns, nr, "n") as column:
         panel = at("%b", code.i64("mul", column, str(k)), element)
         with w.counted("0", rows, mr, "m") as row:
@@ -275,7 +279,9 @@ def _microkernel(
                         x = code.splat(_widen(code, x, a.dtype, accumulator), element, lanes)
                         for j, y in enumerate(bs):
                             old = w.value(f"load {vector}, ptr {sums[i][j]}")
-                            w.do(f"store {vector} {_multiply_add(code, x, y, old, accumulator, lanes)}, ptr {sums[i][j]}")
+                            w.do(
+                                f"store {vector} {_multiply_add(code, x, y, old, accumulator, lanes)}, ptr {sums[i][j]}"
+                            )
             for i in range(mr):
                 for j in range(nr // lanes):
                     total = narrow_floats.rounded(code, w.value(f"load {vector}, ptr {sums[i][j]}"), accumulator, lanes)

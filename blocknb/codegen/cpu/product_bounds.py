@@ -8,8 +8,8 @@ LLVM's InstCombine), with bounds that are known at run time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from blocknb.codegen.cpu.context import VersionContext, VersionPart
 from blocknb.codegen.cpu.dataflow import VIEWS, Dataflow, Index, identity
@@ -20,7 +20,8 @@ from blocknb.language.ops import OPS
 Term = tuple[Value, Index]  # a condition of a mask, and its index by the loops over the tile
 
 
-class Terms(NamedTuple):
+@dataclass(frozen=True)
+class ProductTerms:
     """The conditions that bound the rows, the columns and the depth of a product; for the depth, those of each operand.
 
     A tile ends at the least of its conditions. No condition means that it is whole, for the depth if one operand has none."""
@@ -29,17 +30,18 @@ class Terms(NamedTuple):
     columns: tuple[Term, ...]
     depth: tuple[tuple[Term, ...], ...]
 
-    def __iter__(self) -> Iterator[Term]:  # type: ignore[override]
-        yield from (*self.rows, *self.columns, *(term for one in self.depth for term in one))
+    def all(self) -> tuple[Term, ...]:
+        """All conditions."""
+        return (*self.rows, *self.columns, *(term for one in self.depth for term in one))
 
 
-def terms_of(program: Dataflow, op: Op, block: Block) -> Terms:
+def terms_of(program: Dataflow, op: Op, block: Block) -> ProductTerms:
     """The conditions for a product in a block."""
     a, b = (tuple(_operand_terms(program, value, axis)) for value, axis in ((op.args[0], 1), (op.args[1], 0)))
     stores = _stores(program, op.result, block)
     loops = identity(op.result.type.shape)
     rows, columns = (_common([_mask_terms(program, store.args[2], loop) for store in stores]) for loop in loops)
-    return Terms(rows, columns, (a, b) if a and b else ())
+    return ProductTerms(rows, columns, (a, b) if a and b else ())
 
 
 def _common(found: Sequence[Sequence[Term]]) -> tuple[Term, ...]:
@@ -107,7 +109,7 @@ def _stores(program: Dataflow, value: Value, block: Block) -> list[Op]:
             after = _carried(program, use.op, current, block)
             if use.op.name == "store" and use.operand == 1 and len(use.op.args) > 2:
                 found.append(use.op)
-            elif use.op.name == "dot" and use.operand == 2 or OPS[use.op.name].kind == "elementwise":
+            elif (use.op.name == "dot" and use.operand == 2) or OPS[use.op.name].kind == "elementwise":
                 after = [use.op.result]
             elif not after:
                 return []

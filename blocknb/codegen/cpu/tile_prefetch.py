@@ -49,7 +49,11 @@ def plan(
     loads: list[Op] = []
     for node in nodes:
         if node.is_group:
-            loads += [op for op in node.ops if op.name == "load" and op not in taken and _is_profitable(program, addresses, op)]
+            loads += [
+                op
+                for op in node.ops
+                if op.name == "load" and op not in taken and _is_profitable(program, addresses, op)
+            ]
         elif node.ops[0].name == "dot" and loads:
             found[node], loads = loads[-LOADS:], []
     return found

@@ -21,7 +21,7 @@ from blocknb.ir.core import Block, Op, Value, within
 from blocknb.language.types import Pointer
 
 if TYPE_CHECKING:
-    from blocknb.codegen.cpu.product_bounds import Terms
+    from blocknb.codegen.cpu.product_bounds import ProductTerms
 
 
 class TileTail(NamedTuple):
@@ -64,8 +64,10 @@ class BlockScope:
             for inner in within(op):
                 self.when[inner] = at
         self.prefetches: Mapping[FusionNode, Sequence[Op]] = {}
-        self.bounded: Mapping[Op, Terms] = {}  # the conditions that bound each product
-        self.read_again: dict[Value, int] = {}  # when a prefetch or a product reads the scalars of an address or a mask once more
+        self.bounded: Mapping[Op, ProductTerms] = {}  # the conditions that bound each product
+        self.read_again: dict[
+            Value, int
+        ] = {}  # when a prefetch or a product reads the scalars of an address or a mask once more
 
     def _ranks(self) -> dict[FusionNode, int]:
         return {node: i for i, node in enumerate(self.nodes)}
@@ -76,11 +78,11 @@ class BlockScope:
         for node, loads in prefetches.items():
             self._keep(program, node, [(op.args[0], identity(op.args[0].type.shape)) for op in loads])
 
-    def set_bounds(self, program: Dataflow, bounded: Mapping[Op, Terms]) -> None:
+    def set_bounds(self, program: Dataflow, bounded: Mapping[Op, ProductTerms]) -> None:
         """Sets the conditions that bound products. The values in them stay alive until the product."""
         self.bounded = bounded
         for op, terms in bounded.items():
-            self._keep(program, self.graph.node_of[op], terms)
+            self._keep(program, self.graph.node_of[op], terms.all())
 
     def _keep(self, program: Dataflow, node: FusionNode, values: Iterable[tuple[Value, Index]]) -> None:
         rank = self._ranks()[node]

@@ -205,7 +205,10 @@ class EarlyLoads(PipeliningLegality):
         if not 0 < needs <= DURING:
             return func
         last = revised(loads[-1], attrs={**loads[-1].attrs, "scheduling_barrier": "straight"})
-        self.notes(last, f"loads before a reduction are in flight at once, {counted(needs, 'register')} per thread of them for later")
+        self.notes(
+            last,
+            f"loads before a reduction are in flight at once, {counted(needs, 'register')} per thread of them for later",
+        )
         return func.replace(body=Block(func.body.args, tuple(last if op is loads[-1] else op for op in ops)))
 
     def straight(self, func: Func) -> Func:
