@@ -225,3 +225,36 @@ def test_a_large_tile_that_is_only_reduced_gets_a_budget_of_registers(warps, bud
     arguments = {"x": floats(rows, 128), "out": floats(rows), "ROWS": rows, "B": 128}
     stage = stages_of(sums_of_rows, arguments, num_warps=warps)["early_loads"]
     assert ("min_ctas" in stage.after.attrs) is budget
+
+
+@blocknb.kernel
+def scaled_row(x, w, out, ROWS: tl.constexpr, B: tl.constexpr, EARLY: tl.constexpr):
+    at = tl.arange(0, ROWS)[:, None] * B + tl.arange(0, B)[None, :]
+    row = tl.load(x + at)
+    if EARLY:
+        factor = tl.load(w + tl.arange(0, B))
+    scale = 1.0 / tl.sum(row * row, axis=1)
+    if not EARLY:
+        factor = tl.load(w + tl.arange(0, B))
+    tl.store(out + at, row * scale[:, None] * factor[None, :])
+
+
+@pytest.mark.parametrize(
+    ("options", "barriers"),
+    [
+        ({}, 1),
+        ({"EARLY": False}, 0),  # no load stands before the reduction for later
+        ({"B": 4096}, 0),  # 32 registers per thread for later are too many
+        ({"ROWS": 4, "B": 256}, 0),  # a reduction to several numbers may stay in a warp
+    ],
+    ids=str,
+)
+def test_loads_before_the_barrier_of_a_reduction_stay_before_it(options, barriers):
+    size = {"ROWS": 1, "B": 1024, "EARLY": True} | options
+    arguments = {"x": floats(size["ROWS"], size["B"]), "w": floats(size["B"]), "out": floats(size["ROWS"], size["B"])}
+    stage = stages_of(scaled_row, arguments | size)["early_loads"]
+    found = [op for op in stage.after.ops() if op.attrs.get("scheduling_barrier")]
+    assert len(found) == barriers
+    assert all(op.name == "load" for op in found)
+    func = Case(scaled_row.__name__, scaled_row, dict, dict).parse(arguments | size, num_warps=4)
+    check_pipeline(func, parameters(func, arguments | size), (1,))

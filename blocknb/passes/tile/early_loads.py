@@ -13,6 +13,7 @@ Source: Volkov, "Better Performance at Lower Occupancy" (GTC 2010).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -59,12 +60,13 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
 
     When: a loop without products loads between 16 and 64 registers per thread and iteration, and no earlier pass prefetches them. Or a
     branch in a loop with products loads between 16 and 96, and the values that the loop carries leave them room. Or between 16 and 96 are
-    loaded after a product that no loop contains. Or a kernel without loops reduces a tile of at least 32.
+    loaded after a product that no loop contains. Or a kernel without loops reduces a tile of at least 32. Or it reduces a row to one
+    number, and has loaded up to 16 before that for later.
 
     What: the loads move to the head of the iteration or branch, or to the product, with their addresses and masks. Machine code issues all
     of them before it uses the first one. After a product, 16 registers at most are loaded before it, and arrive while it runs. For two
     vectors of a tile in a loop, for exponentials in a loop of few warps, and for tiles that a kernel without loops only reduces, ptxas may
-    take more registers.
+    take more registers. Loads before the barrier of a reduction stay before it.
 
     Why: ptxas saves registers. It waits for a vector before it loads the next one into the same registers, and memory idles meanwhile.
 
@@ -100,7 +102,7 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
     planner.reduced_tiles()
     func = rebuild(func, moving(planner.moved)) if planner.moved else func
     func = planner.straight(func.with_attrs(min_ctas=planner.min_ctas) if planner.min_ctas else func)
-    return planner.around_reductions(func)
+    return planner.before_barriers(func)
 
 
 class EarlyLoads(PipeliningLegality):
@@ -190,24 +192,25 @@ class EarlyLoads(PipeliningLegality):
         """The registers per thread that a load takes."""
         return registers(load.result, self.threads)
 
-    def around_reductions(self, func: Func) -> Func:
-        """Issues the loads before the first reduction of straight code, if there are some that it does not reduce. ptxas would issue
-        those after the others have arrived."""
+    def before_barriers(self, func: Func) -> Func:
+        """Issues the loads before the first reduction of straight code to one number, if there are some that it does not reduce. All warps
+        take part in it, and ptxas would issue those loads after the others have arrived, shortly before its barrier."""
         ops = func.body.ops
-        first = next((i for i, op in enumerate(ops) if op.name == "reduce"), 0)
+        first = next(
+            (i for i, op in enumerate(ops) if op.name == "reduce" and math.prod(op.results[0].type.shape) == 1), 0
+        )
         loads = [op for op in ops[:first] if op.name == "load" and op.result.type.shape]
-        if len(loads) < 2 or any(op.name in (*LOOPS, "dot") or op.attrs.get("scheduling_barrier") for op in func.ops()):
+        if len(loads) < 2 or self.threads <= 32 or any(op.name in (*LOOPS, "dot") for op in func.ops()):
             return func
         reduced = set(ops[first].args)
         for op in reversed(ops[:first]):
             reduced |= set(op.args) if reduced & set(op.results) else set()
         needs = sum(self.size(op) for op in loads if op.result not in reduced)
-        if not 0 < needs <= DURING:
+        if not 0 < needs <= DURING or any(op.attrs.get("scheduling_barrier") for op in func.ops()):
             return func
         last = revised(loads[-1], attrs={**loads[-1].attrs, "scheduling_barrier": "straight"})
         self.notes(
-            last,
-            f"loads before a reduction are in flight at once, {counted(needs, 'register')} per thread of them for later",
+            last, f"all loads before a barrier are in flight at once, {counted(needs, 'register')} per thread for later"
         )
         return func.replace(body=Block(func.body.args, tuple(last if op is loads[-1] else op for op in ops)))
 
