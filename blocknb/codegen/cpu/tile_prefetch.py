@@ -23,7 +23,7 @@ from blocknb.codegen.scalar_math.instructions import InstructionBuilder
 from blocknb.codegen.scalar_math.register_types import register_type
 from blocknb.ir.core import Block, Op
 
-#: Bytes of a tile: a smaller one is copied before a prefetch pays, and larger ones do not fit the L2 cache next to the tiles in use.
+#: Bytes of a tile: for a smaller one a prefetch does not pay, and larger ones do not fit the L2 cache next to the tiles in use.
 LEAST, MOST = 1 << 12, 1 << 19
 LOADS = 2  # per product: its operands
 STEPS = 4  # of k at least between two prefetches

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from blocknb.codegen.cpu.buffers import Scratch, ScratchBuffer, strides_along
 from blocknb.codegen.cpu.builder import KernelBuilder
 from blocknb.codegen.cpu.dataflow import Dataflow, Index, identity
 from blocknb.codegen.cpu.fusion import FusionGraph, FusionNode
+from blocknb.codegen.cpu.product_terms import ProductTerms
 from blocknb.codegen.cpu.uniformity import Stored, Uniform, Uniformity
 from blocknb.codegen.scalar_math import casts
 from blocknb.codegen.scalar_math.register_types import SIZES, scratch_type
 from blocknb.ir.core import Block, Op, Value, within
 from blocknb.language.types import Pointer
-
-if TYPE_CHECKING:
-    from blocknb.codegen.cpu.product_bounds import ProductTerms
 
 
 class TileTail(NamedTuple):
