@@ -107,3 +107,28 @@ def test_a_product_in_a_loop_prefetches_the_tiles_of_the_next_iteration():
     assert text.count("call void @llvm.prefetch.p0") == 2
     found = [note.text for note in matmul_kernel.latest.trace.notes if "fetches the next tile" in note.text]
     assert len(found) == 2
+
+
+@blocknb.kernel
+def running(a, out, n, steps, M: tl.constexpr):
+    """Each iteration stores more rows of the sum of the iterations before it."""
+    rows, inner = tl.arange(0, M), tl.arange(0, M)
+    at = rows[:, None] * M + inner[None, :]
+    total = tl.zeros((M, M), tl.float32)
+    for step in range(steps):
+        count = 3 * step
+        tl.store(out + step * M * M + at, total, mask=(rows[:, None] < count) & (inner[None, :] < n))
+        x = tl.load(a + at)
+        total = tl.dot(x, x, total)
+
+
+def test_rows_that_a_later_iteration_stores_are_computed_in_all_iterations():
+    size, steps, n = 64, 5, 50
+    a = nested((size, size), 0).copy()
+    out = np.zeros((steps, size, size), np.float32)
+    running[1,](a, out, n, steps, M=size)
+    expected = np.zeros_like(out)
+    for step in range(steps):
+        expected[step, : 3 * step, :n] = (step * (a @ a))[: 3 * step, :n]
+    np.testing.assert_array_equal(out, expected)
+    assert bounded(running) == "n"

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from blocknb.codegen.cpu.dataflow import VIEWS, Dataflow, Index, identity
-from blocknb.ir.core import Block, Op, Value
+from blocknb.ir.core import Block, Op, Value, within
 from blocknb.language.ops import OPS
 
 Term = tuple[Value, Index]  # a condition of a mask, and its index by the loops over the tile
@@ -36,7 +36,28 @@ def terms_of(program: Dataflow, op: Op, block: Block) -> ProductTerms:
     stores = _stores(program, op.result, block)
     loops = identity(op.result.type.shape)
     rows, columns = (_common([_mask_terms(program, store.args[2], loop) for store in stores]) for loop in loops)
+    if (
+        _loop_of(program, block) is not None
+    ):  # the sum of an iteration may be stored in another one, where a condition may differ
+        local = {*block.args, *(x for op in block.ops for y in within(op) for x in _made_by(y))}
+        rows, columns = (tuple(x for x in terms if _is_outside(program, x, local)) for terms in (rows, columns))
     return ProductTerms(rows, columns, (a, b) if a and b else ())
+
+
+def _made_by(op: Op) -> list[Value]:
+    """The results of an op, and the arguments of its blocks."""
+    return [*op.results, *(x for block in op.blocks for x in block.args)]
+
+
+def _is_outside(program: Dataflow, term: Term, local: Set[Value]) -> bool:
+    """Whether no scalar of a condition is among those that a loop's body computes."""
+    return all(leaf not in local for leaf, _ in program.leaves(*term))
+
+
+def _loop_of(program: Dataflow, block: Block) -> Op | None:
+    """The counted loop whose body a block is."""
+    holder = program.argument[block.args[0]][0] if block.args and block.args[0] in program.argument else None
+    return holder if holder is not None and holder.name == "for" else None
 
 
 def _common(found: Sequence[Sequence[Term]]) -> tuple[Term, ...]:
@@ -115,8 +136,8 @@ def _stores(program: Dataflow, value: Value, block: Block) -> list[Op]:
 
 def _carried(program: Dataflow, op: Op, value: Value, block: Block) -> list[Value]:
     """The values that a value becomes which a loop yields: the argument of its next iteration, and its result."""
-    loop = program.argument[block.args[0]][0] if block.args and block.args[0] in program.argument else None
-    if loop is None or loop.name != "for" or op is not block.terminator:
+    loop = _loop_of(program, block)
+    if loop is None or op is not block.terminator:
         return []
     positions = [i for i, a in enumerate(op.args) if a is value]
     return [x for i in positions for x in (block.args[i + 1], loop.results[i])]
