@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from blocknb.analysis import online_softmax, ranges
+from blocknb.analysis import online_softmax, ranges, split_softmax
 from blocknb.analysis.facts import FunctionFacts
 from blocknb.analysis.online_softmax import FloatFacts, Interval, single
 from blocknb.analysis.operand_order import operands_first
@@ -69,9 +69,10 @@ class FloatRanges:
             case name if name in UNARY:
                 return UNARY[name](found[0])
             case "add":
-                return _sum(found[0], found[1])
+                low, high = _sum(found[0], found[1])
+                return (max(low, self._jointly_attained(op.result)) if min(found)[0] >= 0 else low), high
             case "sub":
-                if self.largest_taken_off(op):
+                if self.largest_taken_off(op) or split_softmax.joint_maximum(self.facts, op) is not None:
                     return -math.inf, 0.0
                 return _sum(found[0], (-found[1][1], -found[1][0]))
             case "mul":
@@ -121,7 +122,11 @@ class FloatRanges:
         if low < 0:
             return EVERYTHING
         size = op.args[0].type.shape[axis]
-        return max(low * size, self.attained(op.args[0], axis)), high * size
+        return max(low * size, self.attained(op.args[0], axis), self._jointly_attained(op.results[0])), high * size
+
+    def _jointly_attained(self, total: Value) -> float:
+        """A lower bound of a scalar sum of numbers that are not negative, from all its addends together."""
+        return 1.0 if not total.type.shape and split_softmax.at_least_one(self.facts, total) else 0.0
 
     def attained(self, value: Value, axis: int, depth: int = 0) -> float:
         """A number that some element of each slice along `axis` reaches, unless the slice holds a NaN; -inf if none is known."""
@@ -181,18 +186,41 @@ class FloatRanges:
                 return self.invisible(result, depth) * low if low > 0 and high < math.inf else 0.0
             case "add" | "sub":
                 low, high = self.bounds(op.args[1 - place])
-                return max(low, -high, 0.0) * HIDDEN if max(low, -high) < math.inf else 0.0
+                least = max(low, -high, 0.0) if max(low, -high) < math.inf else 0.0
+                if op.name == "add" and min(low, self.bounds(op.args[place])[0]) >= 0:
+                    least = max(least, self._final_sum(result))
+                return least * HIDDEN
             case "reduce":
                 if single(op) != "add" or self.bounds(op.args[0])[0] < 0:
                     return 0.0
                 least = max(
-                    self.bounds(result)[0], online_softmax.added_to(FloatFacts(self.facts, self.users, self.bounds), op)
+                    self._final_sum(result),
+                    online_softmax.added_to(FloatFacts(self.facts, self.users, self.bounds), op),
                 )
                 share: float = least * HIDDEN / op.args[0].type.shape[op.attrs["axis"]]
                 return share
             case name if name in SAME:
                 return self.invisible(result, depth)
         return 0.0
+
+    def _final_sum(self, partial: Value) -> float:
+        """A lower bound of the sum of numbers that are not negative to which a partial sum is added, and to nothing else. If it is not the
+        partial sum itself, it is divided by the elements of that."""
+        value, elements = partial, 1
+        for _ in range(DEPTH):
+            if (least := self.bounds(value)[0]) > 0:
+                return float(least / elements)
+            users = self.users.get(value, ())
+            user = users[0][0] if len(users) == 1 else None
+            if user is None or not _adds(user) or min(self.bounds(a)[0] for a in user.args) < 0:
+                return 0.0
+            value, elements = user.results[0], math.prod(partial.type.shape)
+        return 0.0
+
+
+def _adds(op: Op) -> bool:
+    """Whether an op adds up its operands, or keeps them."""
+    return op.name in ("add", "reshape") or (op.name == "reduce" and len(op.args) == 1 and single(op) == "add")
 
 
 def _overflowing(bounds: Interval, value: Value) -> Interval:

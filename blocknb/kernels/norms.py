@@ -11,20 +11,29 @@ from typing import Any
 import blocknb
 import blocknb.language as bl
 from blocknb.kernels.rows import matrix, tile, vector, weighted
-from blocknb.kernels.strides import contiguous, strides
+from blocknb.kernels.strides import contiguous, on_host, strides
+
+EARLY_BYTES = (
+    32 * 64
+)  # per warp: 16 registers per thread of weight and bias, which leave room for as many CTAs on an H200
 
 
 @blocknb.kernel
 def norm_kernel(
     x, weight, bias, y, mean, rstd, x_row, y_row, m, n, eps,
     CENTRED: bl.constexpr, ROWS: bl.constexpr, BLOCK: bl.constexpr, residual=None, added=None, ROUND: bl.constexpr = False,
-    OFFSET: bl.constexpr = 0.0,
+    OFFSET: bl.constexpr = 0.0, EARLY: bl.constexpr = False,
 ):  # fmt: skip
+    """The norm of ROWS rows. With EARLY, the loads of weight and bias do not wait for the reductions, and take registers meanwhile."""
     WIDE: bl.constexpr = bl.float64 if x.dtype.element_ty == bl.float64 else bl.float32
     rows = bl.program_id(0) * ROWS + bl.arange(0, ROWS)
     columns = bl.arange(0, BLOCK)
     inside = (rows < m)[:, None] & (columns < n)[None, :]
     values = bl.load(x + rows[:, None].to(bl.int64) * x_row + columns[None, :], mask=inside, other=0.0).to(WIDE)
+    if EARLY and weight is not None:
+        factor = bl.load(weight + columns, mask=columns < n, other=0.0)
+    if EARLY and bias is not None:
+        shift = bl.load(bias + columns, mask=columns < n, other=0.0)
     if residual is not None:  # the sum is rounded to what is stored
         at = rows[:, None].to(bl.int64) * n + columns[None, :]
         values += bl.load(residual + at, mask=inside, other=0.0).to(WIDE)
@@ -42,12 +51,16 @@ def norm_kernel(
     if ROUND:
         values = values.to(x.dtype.element_ty).to(WIDE)
     if weight is not None:
-        factor = bl.load(weight + columns, mask=columns < n, other=0.0).to(WIDE)
+        if not EARLY:
+            factor = bl.load(weight + columns, mask=columns < n, other=0.0)
+        factor = factor.to(WIDE)
         if OFFSET != 0.0:
             factor += OFFSET
         values *= factor[None, :]
     if bias is not None:
-        values += bl.load(bias + columns, mask=columns < n, other=0.0).to(WIDE)[None, :]
+        if not EARLY:
+            shift = bl.load(bias + columns, mask=columns < n, other=0.0)
+        values += shift.to(WIDE)[None, :]
     bl.store(y + rows[:, None].to(bl.int64) * y_row + columns[None, :], values, mask=inside)
 
 
@@ -95,6 +108,8 @@ def _forward(
     for array, name, length in ((weight, "weight", n), (bias, "bias", n), (mean, "mean", m), (rstd, "rstd", m)):
         vector(array, name, length)
     shape = tile(x, num_warps, weighted)
+    loaded = sum(int(array.dtype.itemsize) for array in (weight, bias) if array is not None) * shape["BLOCK"]
+    more["EARLY"] = not on_host(x) and loaded <= EARLY_BYTES * shape["num_warps"]
     norm_kernel[(blocknb.cdiv(m, shape["ROWS"]),)](
         x, weight, bias, out, mean, rstd, strides(x)[0], strides(out)[0], m, n, eps, **more, **shape
     )

@@ -47,9 +47,7 @@ def softmax_pieces_kernel(
     others = BLOCK + bl.arange(0, REST)
     values = bl.load(x + first + columns).to(bl.float32)
     rest = bl.load(x + first + others, mask=others < whole, other=-float("inf")).to(bl.float32)
-    # Within a thread first, so that warps exchange one number per row for both pieces.
-    folded = bl.max(bl.reshape(values, (BLOCK // REST, REST)), axis=0)
-    top = bl.max(bl.maximum(folded, rest), axis=0)
+    # All loads come before the first reduction, whose barrier they would otherwise wait for.
     if CHUNK:
         own = bl.program_id(1) * CHUNK + bl.arange(0, CHUNK)
         mine = bl.load(x + first + own, mask=own < whole, other=-float("inf")).to(bl.float32)
@@ -58,6 +56,10 @@ def softmax_pieces_kernel(
         at = bl.where(end < VECTOR, end, before + whole + end - VECTOR)
         outside = (at < n) & ((end < before) | (end >= VECTOR))
         ends = bl.load(x + begin + at, mask=outside, other=-float("inf")).to(bl.float32)
+    # Within a thread first, so that warps exchange one number per row for both pieces.
+    folded = bl.max(bl.reshape(values, (BLOCK // REST, REST)), axis=0)
+    top = bl.max(bl.maximum(folded, rest), axis=0)
+    if VECTOR:
         top = bl.maximum(top, bl.max(ends, axis=0))
     powers, more = bl.exp(values - top), bl.exp(rest - top)
     total = bl.sum(bl.sum(bl.reshape(powers, (BLOCK // REST, REST)), axis=0) + more, axis=0)

@@ -10,22 +10,21 @@ from blocknb.bench.suite import measure
 from blocknb.kernels import shapes
 from blocknb.kernels.matmul import matmul_kernel
 from blocknb.kernels.strides import HOST
-from blocknb.runtime import machine
 
 
 @pytest.mark.parametrize(
     ("size", "threads", "tile"),
     [
-        ((1024, 1024, 1024), 2, (256, 256, 256)),
-        ((1000, 1000, 1000), 1, (256, 256, 256)),
-        ((777, 1500, 600), 2, (128, 256, 128)),  # tiles of 256 would compute a third more rows
-        ((1024, 1024, 1024), 64, (128, 128, 256)),  # large tiles would leave threads without work
+        ((1024, 1024, 1024), 2, (256, 512, 128)),
+        ((1000, 1000, 1000), 1, (256, 512, 128)),
+        ((33, 17, 1000), 1, (64, 128, 128)),  # a large tile would be filled with zeros
+        ((1024, 1024, 1024), 64, (128, 128, 128)),  # large tiles would leave threads without work
     ],
 )
-def test_a_cpus_tile_is_large_but_neither_padded_much_nor_too_large_for_the_threads(
+def test_a_cpus_tile_is_large_but_not_too_large_for_the_product_or_the_threads(
     size, threads, tile, monkeypatch
 ) -> None:
-    monkeypatch.setattr(machine, "cpu_count", lambda: threads)
+    monkeypatch.setenv("BLOCKNB_NUM_THREADS", str(threads))
     found = shapes.choose.__wrapped__(*size, 4, HOST)
     assert (found.m, found.n, found.k) == tile
 

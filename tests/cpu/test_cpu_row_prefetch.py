@@ -1,6 +1,7 @@
 """Row prefetch on the CPU: it fetches exactly the cache lines that the next program or iteration loads."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -28,13 +29,16 @@ define internal void @fetched(ptr %place) noinline nounwind {{
 """
 
 
+HINT = re.compile(r", i32 0, i32 [23], i32 1\)")  # a read, to the L2 or to the L1 cache
+
+
 def fetched(k, programs, target="cpu", **arguments):
     """Runs the programs in order; returns the addresses of all prefetches."""
     parsed, log = Target.parse(target), np.zeros(1 << 14, np.int64)
     func = parse(k.source, {n: argument(k, n, v) for n, v in arguments.items()}, {})
     module = cpu.generate(passes.run(func, parsed, passes.optional())[0], parsed)
     head, *calls = module.text.split("call void @llvm.prefetch.p0(ptr ")
-    text = head + "".join("call void @fetched(ptr " + call.replace(", i32 0, i32 3, i32 1)", ")", 1) for call in calls)
+    text = head + "".join("call void @fetched(ptr " + HINT.sub(")", call, count=1) for call in calls)
     made = llvm.compile_cpu(text + LOG.format(at=log.ctypes.data), parsed).result()
     parameters = [(hint.name, value.type.dtype) for hint, value in zip(func.hints, func.params, strict=True)]
     native = HostKernel(made.object, module.entry, parameters, module.sites, module.scratch_bytes, True)
@@ -131,3 +135,34 @@ def test_prefetch_changes_no_result():
         launch_native(compile_native(func, off=off), [values[hint.name] for hint in func.hints], rows)
         results.append(y.tobytes())
     assert results[0] == results[1]
+
+
+@kernel
+def multiplied(a, b, out, stride, n, K: tl.constexpr, N: tl.constexpr, M: tl.constexpr):
+    rows, columns, inner = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    total = tl.zeros((M, N), tl.float32)
+    for step in range(n):
+        x = tl.load(a + rows[:, None] * stride + inner[None, :] + step * K)
+        y = tl.load(b + (inner[:, None] + step * K) * stride + columns[None, :])
+        total = tl.dot(x, y, total)
+    tl.store(out + rows[:, None] * N + columns[None, :], total)
+
+
+@pytest.mark.parametrize(("k", "n", "m"), [(64, 64, 64), (32, 128, 64), (128, 32, 256)])
+def test_a_product_prefetches_the_tiles_of_the_next_iteration(k, n, m):
+    steps, stride = 4, 1024
+    memory = np.zeros(4 * 1024 * 1024 + 16, np.float32)
+    start = -memory.ctypes.data % 64 // 4
+    a, b = memory[start : start + 512 * 1024], memory[start + 1024 * 1024 : start + 2 * 1024 * 1024]
+    found = fetched(multiplied, 1, a=a, b=b, out=np.zeros(m * n, np.float32), stride=stride, n=steps, K=k, N=n, M=m)
+    size = len(found) // steps
+
+    def lines_of(array, row, rows, column, columns):
+        first = array.ctypes.data
+        return {
+            first + 4 * (r * stride + column) + at for r in range(row, row + rows) for at in range(0, 4 * columns, 64)
+        }
+
+    for step in range(1, steps - 1):  # the first iteration does not know the distance
+        expected = lines_of(a, 0, m, (step + 1) * k, k) | lines_of(b, (step + 1) * k, k, 0, n)
+        assert set(found[step * size : (step + 1) * size]) == expected

@@ -306,3 +306,34 @@ def test_exponentials_that_a_loop_stores_get_no_budget(stores):
     stage = stages_of(divergences, arguments)["early_loads"]
     assert ("min_ctas" in stage.after.attrs) is not stores
     assert (stage.after is stage.before) is stores
+@blocknb.kernel
+def scaled_row(x, w, out, ROWS: tl.constexpr, B: tl.constexpr, EARLY: tl.constexpr):
+    at = tl.arange(0, ROWS)[:, None] * B + tl.arange(0, B)[None, :]
+    row = tl.load(x + at)
+    if EARLY:
+        factor = tl.load(w + tl.arange(0, B))
+    scale = 1.0 / tl.sum(row * row, axis=1)
+    if not EARLY:
+        factor = tl.load(w + tl.arange(0, B))
+    tl.store(out + at, row * scale[:, None] * factor[None, :])
+
+
+@pytest.mark.parametrize(
+    ("options", "barriers"),
+    [
+        ({}, 1),
+        ({"EARLY": False}, 0),  # no load stands before the reduction for later
+        ({"B": 4096}, 0),  # 32 registers per thread for later are too many
+        ({"ROWS": 4, "B": 256}, 0),  # a reduction to several numbers may stay in a warp
+    ],
+    ids=str,
+)
+def test_loads_before_the_barrier_of_a_reduction_stay_before_it(options, barriers):
+    size = {"ROWS": 1, "B": 1024, "EARLY": True} | options
+    arguments = {"x": floats(size["ROWS"], size["B"]), "w": floats(size["B"]), "out": floats(size["ROWS"], size["B"])}
+    stage = stages_of(scaled_row, arguments | size)["early_loads"]
+    found = [op for op in stage.after.ops() if op.attrs.get("scheduling_barrier")]
+    assert len(found) == barriers
+    assert all(op.name == "load" for op in found)
+    func = Case(scaled_row.__name__, scaled_row, dict, dict).parse(arguments | size, num_warps=4)
+    check_pipeline(func, parameters(func, arguments | size), (1,))

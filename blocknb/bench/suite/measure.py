@@ -24,7 +24,8 @@ from blocknb.profile.timing import Timing, clock_of, interleaved
 from blocknb.runtime.host import thread_count
 
 OURS = "blocknb"
-PAUSE = 0.05  # seconds; threads of OpenBLAS spin for 2^26 cycles after a call
+#: Seconds; threads of OpenBLAS spin for 2^26 cycles after a call, which took 0.13 s on a machine with an H200.
+PAUSE = 0.2
 COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA = "copy", "torch", "torch.compile", "Triton", "NumPy", "numba"
 CUPY, CUDNN, FLASH = "CuPy", attention.CUDNN, attention.FLASH
 WHOLE_CASE = "all"  # in `MeasuredRow.problems`: an error before any peer ran, such as missing memory for the inputs

@@ -4,7 +4,8 @@ From the top down: `module` makes the exported function and `kernel_version` eac
 emits one node of the `fusion` graph after another. A node is a loop nest (`loop_nests`, `nests`, `rows`, `vectors`) or a single op. The
 lowering of an op registers by name (`context.lowers`). Lowerings are in `scalar_lowerings`, `control_flow`, `data_movement`, `microkernel`,
 `reports` and `copies`. `tiles` keeps tiles in scratch memory. `uniformity` says how values vary along a row, and `checks` keeps accesses
-within their arrays. Each optimization has a module: `row_prefetch`, `nontemporal_stores`, `mask_bounds`, `outlining`.
+within their arrays. Each optimization has a module: `row_prefetch`, `tile_prefetch`, `nontemporal_stores`, `mask_bounds`,
+`product_bounds`, `outlining`.
 """
 
 from __future__ import annotations

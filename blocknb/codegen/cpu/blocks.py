@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from blocknb.codegen.cpu import microkernel, row_prefetch
+from blocknb.codegen.cpu import microkernel, product_terms, row_prefetch, tile_prefetch
 from blocknb.codegen.cpu.buffers import ScratchBuffer, strides_along
 from blocknb.codegen.cpu.context import VersionContext, VersionPart, lowering_table
 from blocknb.codegen.cpu.dataflow import identity
@@ -57,7 +57,13 @@ class BlockEmitter(VersionPart):
         graph = FusionGraph(self.program, block, self.addresses.contiguous, options.alias, self.assumptions, fuse)
         scope = BlockScope(block, graph, targets)
         if not options.alias and options.uses("row_prefetch"):
-            scope.set_prefetches(self.program, row_prefetch.plan(self.program, self.addresses, scope.nodes))
+            rows = row_prefetch.plan(self.program, self.addresses, scope.nodes)
+            taken = {op for ops in rows.values() for op in ops}
+            tiles = tile_prefetch.plan(self.program, self.addresses, scope.nodes, block, taken)
+            scope.set_prefetches(self.program, {**rows, **tiles})
+        if options.uses("mask_bounds"):
+            products = [op for op in block.ops if op.name == "dot"]
+            scope.set_bounds(self.program, {op: product_terms.terms_of(self.program, op, block) for op in products})
         return scope
 
     def _read_later(self, scope: BlockScope, first: int) -> Iterator[Value]:

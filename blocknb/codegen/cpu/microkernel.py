@@ -10,7 +10,7 @@ Multiplication" (ACM TOMS 2008).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from blocknb.codegen.cpu.buffers import ScratchBuffer
@@ -18,6 +18,8 @@ from blocknb.codegen.cpu.builder import KernelBuilder
 from blocknb.codegen.cpu.context import VersionContext, VersionPart, lowers
 from blocknb.codegen.cpu.copies import TileCopies
 from blocknb.codegen.cpu.dataflow import Dataflow, Index, identity
+from blocknb.codegen.cpu.product_bounds import ProductBounds
+from blocknb.codegen.cpu.tile_prefetch import NextTile, PrefetchSchedule, TilePrefetch
 from blocknb.codegen.scalar_math import casts, narrow_floats
 from blocknb.codegen.scalar_math.instructions import InstructionBuilder, TargetFeatures
 from blocknb.codegen.scalar_math.register_types import SIZES, constant, register_type
@@ -66,7 +68,7 @@ class Dots(VersionPart):
 
     def __init__(self, context: VersionContext, copies: TileCopies):
         super().__init__(context)
-        self.copies = copies
+        self.copies, self.prefetch, self.bounds = copies, TilePrefetch(context), ProductBounds(context)
 
     @lowers("dot")
     def dot(self, op: Op) -> None:
@@ -80,11 +82,19 @@ class Dots(VersionPart):
         mr, nr, lanes = register_tile(self.code.machine, op)
         self.notes(op, f"{mr} x {nr} accumulators in {mr * nr // lanes} registers; the operands are in scratch memory")
         accumulator = op.results[0].type.dtype
+        fetched, ends = self.prefetch.tiles_of(op), self.bounds.of(op)
         name = f"blocknb.dot.{op.args[0].type.dtype.name}.{accumulator.name}.{m}x{n}x{k}.{strides_m}.{strides_k}{'.zero' if zero else ''}"
+        name += "".join(f".{tile.rows}x{tile.lines}" for tile in fetched)
+        bounded = tuple(end != str(size) for end, size in zip(ends, (m, n, k), strict=True))
+        name += "".join(f".{letter}" for letter, is_bounded in zip("mnk", bounded, strict=True) if is_bounded)
         if name not in self.code.helpers:
             self.code.helpers[name] = ""
-            self.code.helpers[name] = _microkernel(self.code, op, name, (m, n, k), (strides_m, strides_k), a, zero)
+            self.code.helpers[name] = _microkernel(
+                self.code, op, name, (m, n, k), (strides_m, strides_k), a, zero, fetched, bounded
+            )
         places = ", ".join(f"ptr {self.tiles.base(x)}" for x in (c, a, b))
+        places += "".join(f", i64 {tile.address}, i64 {tile.stride}" for tile in fetched)
+        places += "".join(f", i64 {end}" for end, is_bounded in zip(ends, bounded, strict=True) if is_bounded)
         self.code.w.do(f"call void @{name}({places})")
         self.tiles.attach(op.results[0], c)
 
@@ -215,8 +225,12 @@ def _microkernel(
     strides: tuple[int, int],
     a: ScratchBuffer,
     zero: bool,
+    fetched: Sequence[NextTile],
+    bounded: Sequence[bool],
 ) -> str:
-    """Writes the function that multiplies operands of these sizes: loops over tiles of MR x NR accumulators, and over k inside."""
+    """Writes the function that multiplies operands of these sizes: loops over tiles of MR x NR accumulators, and over k inside.
+
+    It prefetches the tiles `fetched` meanwhile. The extents along m, n and k that are `bounded` are arguments."""
     m, n, k = sizes
     code = InstructionBuilder(Writer(), outer.machine, outer.helpers)
     w = code.w
@@ -228,12 +242,17 @@ def _microkernel(
     # The accumulators are stack slots, which LLVM (SROA) promotes to vector registers.
     sums = [[w.slot(vector, "c") for _ in range(nr // lanes)] for _ in range(mr)]
 
+    schedule = PrefetchSchedule(code, fetched, m // mr * (n // nr), k)
+
     def at(base: str, index: str, unit: str) -> str:
         return w.value(f"getelementptr inbounds {unit}, ptr {base}, i64 {index}")
 
-    with w.counted("0", str(n), nr, "n") as column:
+    rows, columns, steps = (
+        f"%{x}" if is_bounded else str(size) for x, is_bounded, size in zip("mnk", bounded, sizes, strict=True)
+    )
+    with w.counted("0", columns, nr, "n") as column:
         panel = at("%b", code.i64("mul", column, str(k)), element)
-        with w.counted("0", str(m), mr, "m") as row:
+        with w.counted("0", rows, mr, "m") as row:
             corner = at("%c", code.i64("add", code.i64("mul", row, str(n)), column), element)
             places = [[at(corner, str(i * n + j * lanes), element) for j in range(nr // lanes)] for i in range(mr)]
             first = at("%a", code.i64("mul", row, str(strides[0])), a.element)
@@ -243,22 +262,32 @@ def _microkernel(
                     if not zero:
                         start = w.value(f"load {vector}, ptr {places[i][j]}, {aligned}")
                     w.do(f"store {vector} {start}, ptr {sums[i][j]}")
-            with w.counted("0", str(k), 1, "k") as depth:
-                line = at(panel, code.i64("mul", depth, str(nr)), element)
-                starts = (at(line, str(j * lanes), element) for j in range(nr // lanes))
-                bs = [w.value(f"load {vector}, ptr {start}, {aligned}") for start in starts]
-                along = at(first, code.i64("mul", depth, str(strides[1])), a.element)
-                for i in range(mr):
-                    x = w.value(f"load {a.element}, ptr {at(along, str(i * strides[0]), a.element)}")
-                    x = code.splat(_widen(code, x, a.dtype, accumulator), element, lanes)
-                    for j, y in enumerate(bs):
-                        old = w.value(f"load {vector}, ptr {sums[i][j]}")
-                        w.do(f"store {vector} {_multiply_add(code, x, y, old, accumulator, lanes)}, ptr {sums[i][j]}")
+            with w.counted("0", str(schedule.parts), 1, "part") as part:
+                if fetched:
+                    number = code.i64("mul", code.i64("udiv", column, str(nr)), str(m // mr))
+                    schedule.fetch(code.i64("add", number, code.i64("udiv", row, str(mr))), part)
+                begin = code.i64("mul", part, str(k // schedule.parts))
+                end = code.i64("add", begin, str(k // schedule.parts))
+                end = code.i64_least(end, steps) if bounded[2] else end
+                with w.counted(begin, end, 1, "k") as depth:
+                    line = at(panel, code.i64("mul", depth, str(nr)), element)
+                    starts = (at(line, str(j * lanes), element) for j in range(nr // lanes))
+                    bs = [w.value(f"load {vector}, ptr {start}, {aligned}") for start in starts]
+                    along = at(first, code.i64("mul", depth, str(strides[1])), a.element)
+                    for i in range(mr):
+                        x = w.value(f"load {a.element}, ptr {at(along, str(i * strides[0]), a.element)}")
+                        x = code.splat(_widen(code, x, a.dtype, accumulator), element, lanes)
+                        for j, y in enumerate(bs):
+                            old = w.value(f"load {vector}, ptr {sums[i][j]}")
+                            w.do(
+                                f"store {vector} {_multiply_add(code, x, y, old, accumulator, lanes)}, ptr {sums[i][j]}"
+                            )
             for i in range(mr):
                 for j in range(nr // lanes):
                     total = narrow_floats.rounded(code, w.value(f"load {vector}, ptr {sums[i][j]}"), accumulator, lanes)
                     w.do(f"store {vector} {total}, ptr {places[i][j]}, {aligned}")
-    signature = "ptr noalias %c, ptr noalias readonly %a, ptr noalias readonly %b"
+    signature = f"ptr noalias %c, ptr noalias readonly %a, ptr noalias readonly %b{schedule.parameters}"
+    signature += "".join(f", i64 %{x}" for x, is_bounded in zip("mnk", bounded, strict=True) if is_bounded)
     return w.function(f"internal void @{name}({signature}) noinline nounwind", "ret void")
 
 

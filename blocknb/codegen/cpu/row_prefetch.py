@@ -52,10 +52,11 @@ def _is_profitable(program: Dataflow, addresses: AddressAnalysis, op: Op) -> boo
     if not LEAST <= size <= MOST or not addresses.contiguous(op):
         return False
     leaves = [leaf for leaf, _ in program.leaves(pointers, identity(pointers.type.shape))]
-    return any(_varies(program, leaf) for leaf in leaves)
+    return any(varies(program, leaf) for leaf in leaves)
 
 
-def _varies(program: Dataflow, scalar: Value) -> bool:
+def varies(program: Dataflow, scalar: Value) -> bool:
+    """Whether a scalar of an address is computed, so that it may differ between programs or iterations."""
     op = program.definition.get(scalar)
     return scalar not in program.func.params and (op is None or op.name != "const")
 

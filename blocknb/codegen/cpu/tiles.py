@@ -7,13 +7,14 @@ work in place.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from blocknb.codegen.cpu.buffers import Scratch, ScratchBuffer, strides_along
 from blocknb.codegen.cpu.builder import KernelBuilder
 from blocknb.codegen.cpu.dataflow import Dataflow, Index, identity
 from blocknb.codegen.cpu.fusion import FusionGraph, FusionNode
+from blocknb.codegen.cpu.product_terms import ProductTerms
 from blocknb.codegen.cpu.uniformity import Stored, Uniform, Uniformity
 from blocknb.codegen.scalar_math import casts
 from blocknb.codegen.scalar_math.register_types import SIZES, scratch_type
@@ -61,18 +62,31 @@ class BlockScope:
             for inner in within(op):
                 self.when[inner] = at
         self.prefetches: Mapping[FusionNode, Sequence[Op]] = {}
-        self.prefetched_at: dict[Value, int] = {}  # when a prefetch reads the address of a load once more
+        self.bounded: Mapping[Op, ProductTerms] = {}  # the conditions that bound each product
+        self.read_again: dict[
+            Value, int
+        ] = {}  # when a prefetch or a product reads the scalars of an address or a mask once more
 
     def _ranks(self) -> dict[FusionNode, int]:
         return {node: i for i, node in enumerate(self.nodes)}
 
     def set_prefetches(self, program: Dataflow, prefetches: Mapping[FusionNode, Sequence[Op]]) -> None:
         """Sets the loads for which each node prefetches. The values in their addresses stay alive until that node."""
-        self.prefetches, rank = prefetches, self._ranks()
+        self.prefetches = prefetches
         for node, loads in prefetches.items():
-            for op in loads:
-                for leaf, _ in program.leaves(op.args[0], identity(op.args[0].type.shape)):
-                    self.prefetched_at[leaf] = max(self.prefetched_at.get(leaf, -1), rank[node])
+            self._keep(program, node, [(op.args[0], identity(op.args[0].type.shape)) for op in loads])
+
+    def set_bounds(self, program: Dataflow, bounded: Mapping[Op, ProductTerms]) -> None:
+        """Sets the conditions that bound products. The values in them stay alive until the product."""
+        self.bounded = bounded
+        for op, terms in bounded.items():
+            self._keep(program, self.graph.node_of[op], terms.all())
+
+    def _keep(self, program: Dataflow, node: FusionNode, values: Iterable[tuple[Value, Index]]) -> None:
+        rank = self._ranks()[node]
+        for value, index in values:
+            for leaf, _ in program.leaves(value, index):
+                self.read_again[leaf] = max(self.read_again.get(leaf, -1), rank)
 
     @property
     def current_op(self) -> Op | None:
@@ -83,7 +97,7 @@ class BlockScope:
     def last_use(self, program: Dataflow, value: Value) -> int:
         """The index of the last node that reads a value, -1 if none does."""
         uses = program.uses.get(value, ())
-        return max([self.prefetched_at.get(value, -1), *(self.when.get(use.op, -1) for use in uses)])
+        return max([self.read_again.get(value, -1), *(self.when.get(use.op, -1) for use in uses)])
 
 
 class TileBuffers:

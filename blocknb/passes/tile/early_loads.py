@@ -15,6 +15,7 @@ Source: Volkov, "Better Performance at Lower Occupancy" (GTC 2010).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any
@@ -65,15 +66,16 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
     When: a loop without products loads between 16 and 64 registers per thread and iteration, and no earlier pass prefetches them. Or a
     branch in a loop with products loads between 16 and 96, and the values that the loop carries leave them room. Or between 16 and 96 are
     loaded after a product that no loop contains. Or a `while` loop, or a loop that waits for other programs, loads between 16 and 64
-    registers between two waits. Or a kernel without loops reduces a tile of at least 32. Or lines are loaded after a loop with products,
-    such as a bias or scales, or in a kernel without loops after an op that waits for a tile.
+    registers between two waits. Or a kernel without loops reduces a tile of at least 32. Or it reduces a row to one number, and has loaded
+    up to 16 before that for later. Or lines are loaded after a loop with products, such as a bias or scales, or in a kernel without loops
+    after an op that waits for a tile.
 
     What: the loads move to the head of the iteration or branch, or to the product, with their addresses, masks and indices. Machine code
     issues all of them before it uses the first one. After a product, 16 registers at most are loaded before it, and arrive while it runs.
     In four cases ptxas may take more registers instead. They are two vectors of a tile in a loop, loads of a `while` loop or between waits,
     exponentials in a loop of few warps, and tiles that a kernel without loops only reduces. Lines for the end of a product are loaded
     before its loop, if the live tiles leave room for them. Scalars and lines of a kernel without loops are loaded right after its first
-    tile.
+    tile. Loads before the barrier of a reduction stay before it.
 
     Why: ptxas saves registers. It waits for a vector before it loads the next one into the same registers, and memory idles meanwhile.
 
@@ -110,7 +112,8 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
             planner.ordered(op)
     planner.reduced_tiles()
     func = rebuild(func, moving(planner.moved)) if planner.moved else func
-    return planner.straight(func.with_attrs(min_ctas=planner.min_ctas) if planner.min_ctas else func)
+    func = planner.straight(func.with_attrs(min_ctas=planner.min_ctas) if planner.min_ctas else func)
+    return planner.before_barriers(func)
 
 
 class EarlyLoads(PipeliningLegality):
@@ -219,6 +222,28 @@ class EarlyLoads(PipeliningLegality):
     def size(self, load: Op) -> int:
         """The registers per thread that a load takes."""
         return registers(load.result, self.threads)
+
+    def before_barriers(self, func: Func) -> Func:
+        """Issues the loads before the first reduction of straight code to one number, if there are some that it does not reduce. All warps
+        take part in it, and ptxas would issue those loads after the others have arrived, shortly before its barrier."""
+        ops = func.body.ops
+        first = next(
+            (i for i, op in enumerate(ops) if op.name == "reduce" and math.prod(op.results[0].type.shape) == 1), 0
+        )
+        loads = [op for op in ops[:first] if op.name == "load" and op.result.type.shape]
+        if len(loads) < 2 or self.threads <= 32 or any(op.name in (*LOOPS, "dot") for op in func.ops()):
+            return func
+        reduced = set(ops[first].args)
+        for op in reversed(ops[:first]):
+            reduced |= set(op.args) if reduced & set(op.results) else set()
+        needs = sum(self.size(op) for op in loads if op.result not in reduced)
+        if not 0 < needs <= DURING or any(op.attrs.get("scheduling_barrier") for op in func.ops()):
+            return func
+        last = revised(loads[-1], attrs={**loads[-1].attrs, "scheduling_barrier": "straight"})
+        self.notes(
+            last, f"all loads before a barrier are in flight at once, {counted(needs, 'register')} per thread for later"
+        )
+        return func.replace(body=Block(func.body.args, tuple(last if op is loads[-1] else op for op in ops)))
 
     def straight(self, func: Func) -> Func:
         """Issues the loads after a product together, in code without a loop, if the live tiles leave room for them."""
