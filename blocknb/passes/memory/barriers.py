@@ -142,8 +142,12 @@ class BarrierPlacement:
         for op in func.ops():
             if op.name == "stage":
                 self.offsets[op.result] = self.offsets[op.args[0]]  # the analysis does not distinguish the stages
-        copied = (self.offsets[op.args[0]] for op in func.ops() if op.name == "copy_async")
-        self.copied = {op.id: op.result for op in copied}.values()
+        #: The buffers of copies, with the layout in which threads copy to them; None for different layouts.
+        self.copied: dict[Value, Layout | None] = {}
+        for op in func.ops():
+            if op.name == "copy_async":
+                buffer, layout = self.offsets[op.args[0]].result, op.args[1].type.layout
+                self.copied[buffer] = layout if self.copied.get(buffer, layout) == layout else None
         late = [op for op in func.ops() if op.name == "dot" and op.attrs.get("in_flight")]
         self.maps = {op.result: op.args[0] for op in func.ops() if op.name == "tensor_map"}
         self.bulk = {op.args[1]: op for op in func.ops() if op.name == "store_bulk"}
@@ -231,9 +235,13 @@ class BarrierPlacement:
         alloc = self.offsets[buffer]
         low, kind, tile = alloc.attrs["offset"], alloc.attrs["type"], None
         # Also in a circular buffer, because all stages have one layout.
-        if op.name in ("local_store", "local_load", "store_bulk", "store_wait"):
-            by = self.bulk[buffer] if op.name == "store_wait" else op
-            layout = by.args[1].type.layout if by.name == "local_store" else by.attrs.get("layout")
+        if op.name in ("local_store", "local_load", "store_bulk", "store_wait", "copy_async", "wait"):
+            layout: Layout | None
+            if op.name in ("copy_async", "wait"):
+                layout = self.copied[alloc.result]
+            else:
+                by = self.bulk[buffer] if op.name == "store_wait" else op
+                layout = by.args[1].type.layout if by.name == "local_store" else by.attrs.get("layout")
             tile = (kind.stage, layout) if layout is not None else None
         return MemoryAccess(write, low, low + kind.bytes, None, None, op, tile=tile)
 
