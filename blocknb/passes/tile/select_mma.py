@@ -112,7 +112,7 @@ class DirectOperands:
     def run(self, dot: Op) -> int:
         """The neighbours along K that a thread loads at once: at least 4, or 0 for any other product."""
         a, _, c = (x.type for x in dot.args)
-        if a.dtype.bits != 16 or c.dtype != t.float32 or c.shape[1] > MOST_COLUMNS or self.stages.get(dot.id, 2) > 8:
+        if a.dtype.bits != 16 or c.dtype != t.float32 or c.shape[1] > MOST_COLUMNS or self.staged(dot):
             return 0
         for load in self.loads_behind(dot.args[0]):
             shape, own = load.result.type.shape, load.attrs.get("layout")
@@ -127,6 +127,10 @@ class DirectOperands:
             run = min(load.attrs.get("vec", 1), own.contiguous_registers(1)) * (a.shape[1] // shape[1])
             return run if 4 <= run <= a.shape[1] // 4 else 0
         return 0
+
+    def staged(self, dot: Op) -> bool:
+        """Whether copies to shared memory run ahead of a product whose warps share operand A."""
+        return self.stages.get(dot.id, 2) > 1 and "stacked" not in dot.attrs
 
     def loads_behind(self, value: Value) -> list[Op]:
         """The loads from which a value is computed. A value that a loop carries is computed as the first one."""
