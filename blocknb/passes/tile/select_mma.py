@@ -21,7 +21,9 @@ from blocknb.passes.registry import gpu_pass
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-MOST_COLUMNS = 16  # of a product whose first operand is loaded into fragments
+import os
+XP = os.environ.get('BLOCKNB_XP')
+MOST_COLUMNS = 64 if XP else 16  # of a product whose first operand is loaded into fragments
 #: Ops after which a value no longer counts as the result of a product.
 STOPS = ATOMICS | STRUCTURED | REDUCTIONS | {"load", "gather", "broadcast"}
 
@@ -66,7 +68,7 @@ def select_mma(func: Func, target: Target, notes: Notes) -> Func:
             notes(op, f"dot: fused multiply-adds instead of tensor cores: {why}", "missed")
             return NotImplemented
         a, _, c = (x.type for x in op.args)
-        warps = tables.choose_warps(c.shape, func.attrs["num_warps"], instruction, rows_only=op.result in chained)
+        warps = tables.choose_warps(c.shape, func.attrs["num_warps"], instruction, rows_only=op.result in chained or bool(XP and direct.run(op)))
         if "stacked" in op.attrs:  # the frontend makes such a product for as many pairs of matrices as there are warps
             warps = func.attrs["num_warps"], 1
         layout = tables.accumulator(c.shape, instruction, warps)
@@ -130,7 +132,7 @@ class DirectOperands:
 
     def staged(self, dot: Op) -> bool:
         """Whether copies to shared memory run ahead of a product whose warps share operand A."""
-        return self.stages.get(dot.id, 2) > 1 and "stacked" not in dot.attrs
+        return self.stages.get(dot.id, 2) > 1 and "stacked" not in dot.attrs and not XP
 
     def loads_behind(self, value: Value) -> list[Op]:
         """The loads from which a value is computed. A value that a loop carries is computed as the first one."""
