@@ -142,12 +142,7 @@ class BarrierPlacement:
         for op in func.ops():
             if op.name == "stage":
                 self.offsets[op.result] = self.offsets[op.args[0]]  # the analysis does not distinguish the stages
-        #: The buffers of copies, with the layout in which threads copy to them; None for different layouts.
-        self.copied: dict[Value, Layout | None] = {}
-        for op in func.ops():
-            if op.name == "copy_async":
-                buffer, layout = self.offsets[op.args[0]].result, op.args[1].type.layout
-                self.copied[buffer] = layout if self.copied.get(buffer, layout) == layout else None
+        self.copied = self.copied_layouts()
         late = [op for op in func.ops() if op.name == "dot" and op.attrs.get("in_flight")]
         self.maps = {op.result: op.args[0] for op in func.ops() if op.name == "tensor_map"}
         self.bulk = {op.args[1]: op for op in func.ops() if op.name == "store_bulk"}
@@ -156,6 +151,21 @@ class BarrierPlacement:
         self.before: dict[int, tuple[MemoryAccess, MemoryAccess]] = {}
         self.in_warp: set[int] = set()  # the ops before which a warp barrier suffices
         self.builder = Builder(first_id=func.next_id)
+
+    def copied_layouts(self) -> dict[Value, Layout | None]:
+        """The buffers of asynchronous copies. The layout in which threads copy, if each warp reads what it has copied, in all buffers."""
+        found: dict[Value, Layout | None] = {}
+        for op in self.func.ops():
+            if op.name == "copy_async":
+                buffer, layout = self.offsets[op.args[0]].result, op.args[1].type.layout
+                found[buffer] = layout if found.get(buffer, layout) == layout else None
+        for op in self.func.ops():
+            for x in op.args if op.name not in ("stage", "copy_async") else ():
+                buffer = self.offsets[x].result if x in self.offsets else x
+                own, layout = found.get(buffer), op.attrs.get("layout")
+                if own is not None and not (op.name == "local_load" and within_warps(own, layout)):
+                    found[buffer] = None
+        return found if None not in found.values() else dict.fromkeys(found)
 
     def run(self) -> Func:
         while True:  # each round knows the barriers of the previous one; a new barrier can only remove hazards
