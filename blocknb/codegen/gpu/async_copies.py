@@ -66,6 +66,12 @@ class PostponedCopies:
             self.begin(len(self.steps))
 
 
+#: The minimum of an address in shared memory and this number is the address. ptxas 12.9 and 13.0 write wrong code for a copy with an
+#: eviction policy whose address they split into a register of the thread and one of the warp: the policy is in an odd register of the
+#: warp, and the GPU refuses the instruction. They do not split a minimum.
+ANY_ADDRESS = 0x7FFFFFFF
+
+
 class AsyncCopies(OpLowering):
     """Lowers cp.async and the choice of a stage of a circular buffer."""
 
@@ -126,7 +132,11 @@ class AsyncCopies(OpLowering):
             ignored = f", ${len(operands)}"
             operands.append(f"i1 {off}")
             constraints.append("b")
-        to, come = (f"[${i}+{distance}]" if distance else f"[${i}]" for i, (_, distance) in enumerate((target, source)))
+        bases = ("to", "$1") if keep.policy else ("$0", "$1")
+        distances = target[1], source[1]
+        to, come = (f"[{base}+{far}]" if far else f"[{base}]" for base, far in zip(bases, distances, strict=True))
         last, kept = keep.last(len(operands)), keep.operands
         ptx = f"cp.async.{cache}.shared.global{keep.suffix} {to}, {come}, {size}{ignored}{last};"
+        if keep.policy:
+            ptx = f"{{ .reg .b32 to; cvt.u32.u64 to, $0; min.u32 to, to, {ANY_ADDRESS}; {ptx} }}"
         text.asm(ptx, [*constraints, *["l"] * len(kept)], [*operands, *kept], on=owner)

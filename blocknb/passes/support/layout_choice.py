@@ -32,7 +32,7 @@ from blocknb.passes.support.layout_facts import (
 from blocknb.passes.support.layout_groups import LayoutGroups
 from blocknb.passes.support.mixed_sizes import widen_mixed
 from blocknb.passes.support.tile_views import MOVING, POINTWISE, VIEWS, moved_layout, operand_layout
-from blocknb.passes.tile.select_mma import operand_layouts
+from blocknb.passes.tile.select_mma import loaded_operands, operand_layouts
 
 ITERATIONS = 16  # the assumed number of iterations of a loop
 SCALES = 256  # elements of a line by which a product with operands in registers is multiplied
@@ -154,18 +154,8 @@ class LayoutChoice:
 
     def propose_operands(self, op: Op, iterations: float) -> None:
         """Proposes the fragments of a product whose operands are loaded into registers, with each thread's neighbours along K first."""
-        for side, fragments in enumerate(operand_layouts(op) if "run" in op.attrs else ()):
-            assert fragments is not None
-            if fragments.replicated_warp_bits and "stacked" not in op.attrs and self.xp_staged(op):
-                continue
-            mask = fragments.dim_mask(1 - side)
-            along_k = sorted((not x & mask, x) for x in fragments.reg)
-            sorted_registers = fragments.replace(reg=tuple(x for _, x in along_k))
-            self.propose_behind(op.args[side], PRODUCT * iterations, sorted_registers)
-
-    def xp_staged(self, op: Op) -> bool:
-        from blocknb.passes.tile.select_mma import DirectOperands, XP
-        return bool(XP) and DirectOperands(self.func).stages.get(op.id, 2) > 1
+        for side, layout in loaded_operands(op):
+            self.propose_behind(op.args[side], PRODUCT * iterations, layout)
 
     def propose_behind(self, value: Value, weight: float, layout: Layout | None) -> None:
         """Proposes a layout for a tile, and the matching ones for the tiles behind it: up to its loads, through views and arithmetic."""

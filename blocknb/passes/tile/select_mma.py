@@ -7,6 +7,7 @@ the numbers of warps that split M and N. Source: PTX ISA, "Warp-level matrix ins
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from blocknb.ir.build import Rebuild, rebuild, revised
@@ -21,9 +22,9 @@ from blocknb.passes.registry import gpu_pass
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-import os
-XP = os.environ.get('BLOCKNB_XP')
-MOST_COLUMNS = 64 if XP else 16  # of a product whose first operand is loaded into fragments
+MOST_COLUMNS = 16  # of a product whose first operand is loaded into fragments
+MOST_STAGED_COLUMNS = 64  # the same if copies to shared memory run ahead: they take no registers
+VECTOR = 16  # bytes per thread and copy
 #: Ops after which a value no longer counts as the result of a product.
 STOPS = ATOMICS | STRUCTURED | REDUCTIONS | {"load", "gather", "broadcast"}
 
@@ -68,13 +69,15 @@ def select_mma(func: Func, target: Target, notes: Notes) -> Func:
             notes(op, f"dot: fused multiply-adds instead of tensor cores: {why}", "missed")
             return NotImplemented
         a, _, c = (x.type for x in op.args)
-        warps = tables.choose_warps(c.shape, func.attrs["num_warps"], instruction, rows_only=op.result in chained or bool(XP and direct.run(op)))
+        run = direct.run(op)
+        by_rows = op.result in chained or run > 0  # each warp converts its own rows of A
+        warps = tables.choose_warps(c.shape, func.attrs["num_warps"], instruction, rows_only=by_rows)
         if "stacked" in op.attrs:  # the frontend makes such a product for as many pairs of matrices as there are warps
             warps = func.attrs["num_warps"], 1
         layout = tables.accumulator(c.shape, instruction, warps)
         attrs = {**op.attrs, "instr": instruction.name, "layout": layout, "warps": warps}
-        if run := direct.run(op):
-            attrs["run"] = run
+        if run:
+            attrs |= {"run": run} | ({"staged": True} if direct.staged(op) else {})
         new = revised(op, attrs=attrs)
         rebuild.builder.append(new)
         count = instruction.instructions(c.shape[0], c.shape[1], a.shape[1])
@@ -90,8 +93,9 @@ class DirectOperands:
     """Finds the products of a function whose operand A each thread can load from global memory into its fragments: weights of 8 and 4
     bits, which it converts on their way.
 
-    Such a product waits for memory, not for the tensor cores: it has few columns, and its loop has no stages (`pipelining.stages`), so that
-    no copy to shared memory runs ahead.
+    Such a product waits for memory, not for the tensor cores: it has few columns. If its loop has stages (`pipelining.stages`), copies to
+    shared memory run ahead, and each thread reads what it has copied. wgmma would need the converted weights in shared memory: threads
+    would store them, and all of a warpgroup would wait for each other in each iteration.
     """
 
     def __init__(self, func: Func):
@@ -114,7 +118,9 @@ class DirectOperands:
     def run(self, dot: Op) -> int:
         """The neighbours along K that a thread loads at once: at least 4, or 0 for any other product."""
         a, _, c = (x.type for x in dot.args)
-        if a.dtype.bits != 16 or c.dtype != t.float32 or c.shape[1] > MOST_COLUMNS or self.staged(dot):
+        staged = self.staged(dot)
+        most = MOST_STAGED_COLUMNS if staged and "stacked" not in dot.attrs else MOST_COLUMNS
+        if a.dtype.bits != 16 or c.dtype != t.float32 or c.shape[1] > most:
             return 0
         for load in self.loads_behind(dot.args[0]):
             shape, own = load.result.type.shape, load.attrs.get("layout")
@@ -126,13 +132,16 @@ class DirectOperands:
                 or a.shape[1] % shape[1]
             ):
                 continue
-            run = min(load.attrs.get("vec", 1), own.contiguous_registers(1)) * (a.shape[1] // shape[1])
+            elements = min(load.attrs.get("vec", 1), own.contiguous_registers(1))
+            run = elements * (a.shape[1] // shape[1])
+            if staged and elements * load.result.type.dtype.bytes < VECTOR:
+                return 0
             return run if 4 <= run <= a.shape[1] // 4 else 0
         return 0
 
     def staged(self, dot: Op) -> bool:
-        """Whether copies to shared memory run ahead of a product whose warps share operand A."""
-        return self.stages.get(dot.id, 2) > 1 and "stacked" not in dot.attrs and not XP
+        """Whether copies to shared memory run ahead in the loop of a product."""
+        return self.stages.get(dot.id, 2) > 1
 
     def loads_behind(self, value: Value) -> list[Op]:
         """The loads from which a value is computed. A value that a loop carries is computed as the first one."""
@@ -193,6 +202,17 @@ def operand_layouts(op: Op) -> tuple[Layout | None, Layout | None]:
     if run := op.attrs.get("run"):
         return tables.neighbours_along_k(first, 1, run), tables.neighbours_along_k(second, 0, run)
     return first, second
+
+
+def loaded_operands(op: Op) -> Iterator[tuple[int, Layout]]:
+    """The operands (0: A, 1: B) of a dot that threads load into their fragments, with these layouts: each thread's neighbours along K come
+    first. If copies to shared memory run ahead, warps share the operand that all of them need."""
+    for side, fragments in enumerate(operand_layouts(op) if "run" in op.attrs else ()):
+        assert fragments is not None
+        if not (op.attrs.get("staged") and fragments.replicated_warp_bits):
+            mask = fragments.dim_mask(1 - side)
+            along_k = sorted((not x & mask, x) for x in fragments.reg)
+            yield side, fragments.replace(reg=tuple(x for _, x in along_k))
 
 
 def instruction_of(op: Op) -> tables.MmaInstruction:
