@@ -66,10 +66,7 @@ class PostponedCopies:
             self.begin(len(self.steps))
 
 
-#: The minimum of an address in shared memory and this number is the address. ptxas 12.9 and 13.0 write wrong code for a copy with an
-#: eviction policy whose address they split into a register of the thread and one of the warp: the policy is in an odd register of the
-#: warp, and the GPU refuses the instruction. They do not split a minimum.
-ANY_ADDRESS = 0x7FFFFFFF
+ANY_ADDRESS = 0x7FFFFFFF  # in shared memory: no address is larger
 
 
 class AsyncCopies(OpLowering):
@@ -117,6 +114,14 @@ class AsyncCopies(OpLowering):
         for registers in accesses(self.facts, op):
             self.postponed.postpone(partial(one, registers))
 
+    def in_one_register(self, address: str) -> str:
+        """The same address in shared memory, which ptxas does not split into a register of the thread and one of the warp. It writes wrong
+        code for a copy with an eviction policy and a split address: the policy is in an odd register, and the GPU refuses the instruction
+        (ptxas 12.9 and 13.0)."""
+        number = self.text.emit(f"ptrtoint ptr addrspace(3) {address} to i32")
+        least = self.text.call("i32", "llvm.umin.i32", ("i32", number), ("i32", str(ANY_ADDRESS)))
+        return self.text.emit(f"inttoptr i32 {least} to ptr addrspace(3)")
+
     def issue(
         self, cache: str, target: tuple[str, int], source: tuple[str, int], size: int, mask: str, owner: str,
         keep: CacheHint,
@@ -125,6 +130,8 @@ class AsyncCopies(OpLowering):
         `owner`, one of the threads that hold the same elements copies them. The mask is a predicate operand (ignore-src). For a size
         operand, ptxas would first compute a predicate. `keep` is the eviction policy of the load."""
         text = self.text
+        if keep.policy:
+            target = text.in_block(("whole", target[0]), lambda: self.in_one_register(target[0])), target[1]
         operands, constraints = [f"ptr addrspace(3) {target[0]}", f"ptr addrspace(1) {source[0]}"], ["l", "l"]
         ignored = ""
         if mask != "true":
@@ -132,11 +139,7 @@ class AsyncCopies(OpLowering):
             ignored = f", ${len(operands)}"
             operands.append(f"i1 {off}")
             constraints.append("b")
-        bases = ("to", "$1") if keep.policy else ("$0", "$1")
-        distances = target[1], source[1]
-        to, come = (f"[{base}+{far}]" if far else f"[{base}]" for base, far in zip(bases, distances, strict=True))
+        to, come = (f"[${i}+{distance}]" if distance else f"[${i}]" for i, (_, distance) in enumerate((target, source)))
         last, kept = keep.last(len(operands)), keep.operands
         ptx = f"cp.async.{cache}.shared.global{keep.suffix} {to}, {come}, {size}{ignored}{last};"
-        if keep.policy:
-            ptx = f"{{ .reg .b32 to; cvt.u32.u64 to, $0; min.u32 to, to, {ANY_ADDRESS}; {ptx} }}"
         text.asm(ptx, [*constraints, *["l"] * len(kept)], [*operands, *kept], on=owner)

@@ -32,7 +32,7 @@ from blocknb.passes.support.layout_facts import (
 from blocknb.passes.support.layout_groups import LayoutGroups
 from blocknb.passes.support.mixed_sizes import widen_mixed
 from blocknb.passes.support.tile_views import MOVING, POINTWISE, VIEWS, moved_layout, operand_layout
-from blocknb.passes.tile.select_mma import loaded_operands, operand_layouts
+from blocknb.passes.tile.select_mma import loaded_operands, operand_layouts, vectors_first
 
 ITERATIONS = 16  # the assumed number of iterations of a loop
 SCALES = 256  # elements of a line by which a product with operands in registers is multiplied
@@ -169,6 +169,7 @@ class LayoutChoice:
             if op is not None and self.is_view(value):
                 todo.append((op.args[0], operand_layout(op, op.args[0], layout)))
             elif self.anchored(value):
+                layout = vectors_first(layout)
                 self.groups.propose(value, weight, layout)
                 self.fragments.add(layout)
                 todo += [(x, layout) for x in op.args if OPS[op.name].kind in POINTWISE] if op is not None else []

@@ -126,7 +126,7 @@ class DirectOperands:
             shape, own = load.result.type.shape, load.attrs.get("layout")
             if (
                 own is None
-                or load.result.type.dtype.bits >= a.dtype.bits
+                or load.result.type.dtype.bits * shape[-1] >= a.dtype.bits * a.shape[1]
                 or len(shape) != 2
                 or shape[0] != a.shape[0]
                 or a.shape[1] % shape[1]
@@ -213,6 +213,20 @@ def loaded_operands(op: Op) -> Iterator[tuple[int, Layout]]:
             mask = fragments.dim_mask(1 - side)
             along_k = sorted((not x & mask, x) for x in fragments.reg)
             yield side, fragments.replace(reg=tuple(x for _, x in along_k))
+
+
+def vectors_first(layout: Layout) -> Layout:
+    """The layout with another order of registers: the longest run of neighbours along an axis comes first, as a load needs it."""
+
+    def run(axis: int) -> list[int]:
+        found, basis = [], 1 << layout.dim_bits(axis).start
+        while basis in layout.reg and basis & layout.dim_mask(axis):
+            found.append(basis)
+            basis <<= 1
+        return found
+
+    first = max(map(run, range(len(layout.shape))), key=len)
+    return layout.replace(reg=(*first, *sorted(x for x in layout.reg if x not in first)))
 
 
 def instruction_of(op: Op) -> tables.MmaInstruction:
