@@ -386,3 +386,14 @@ def test_a_copy_by_tma_notes_the_cache_modifier_that_it_loses() -> None:
         notes = [note.text for stage in made.trace.stages for note in stage.notes if "copied by TMA" in note.text]
         assert len(notes) == 2
         assert sum(f"; its cache modifier {modifier} has no effect on such a copy" in text for text in notes) == count
+
+
+def test_the_policy_of_a_copy_is_in_an_even_register_of_the_warp() -> None:
+    """An odd one is an illegal instruction; ptxas chooses it if it splits the address in shared memory."""
+    types = dict.fromkeys("ab", "*fp16:16") | {"out": "*fp32:16", "k": "i32:16", "BLOCK": 64, "num_stages": 3}
+    off = ("warp_specialization",)
+    made = pipelined.compile(**types, MODIFIER="", POLICY="evict_first", target="sm_90a", without=off)
+    copies = [line.text for line in made.trace.sass.lines if "LDGSTS" in line.text]
+    registers = [int(found[1]) for text in copies if (found := re.search(r"desc\[UR(\d+)\]", text))]
+    assert len(registers) == len(copies) > 0
+    assert not any(number % 2 for number in registers)

@@ -92,28 +92,29 @@ def test_weights_go_from_memory_to_fragments_without_shared_memory():
 
 
 def test_tma_copies_tiles_before_an_acquiring_atomic():
-    _, notes = compiled(quantized.int8_kernel, int8_arguments(SPLITS=2), num_warps=4, num_stages=4)
+    many = int8_arguments(SPLITS=2, BM=128)  # more columns than products with weights in fragments have
+    _, notes = compiled(quantized.int8_kernel, many, num_warps=4, num_stages=4)
     assert sum("copied by TMA" in text for text in notes) == 2
     assert any(text.startswith("not persistent: the atomic") for text in notes)
 
 
 @blocknb.kernel
 def unpacked(x, w, out, k, words, BN: bl.constexpr, BK: bl.constexpr):
-    rows, columns, inner = bl.arange(0, 64), bl.arange(0, BN), bl.arange(0, BK)
-    total = bl.zeros((BN, 64), bl.float32)
+    rows, columns, inner = bl.arange(0, 128), bl.arange(0, BN), bl.arange(0, BK)
+    total = bl.zeros((BN, 128), bl.float32)
     for start in range(k // BK):
         packed = bl.load(w + columns[:, None] * words + (start * (BK // 2) + bl.arange(0, BK // 2))[None, :])
         a = bl.load(x + rows[:, None] * k + (start * BK + inner)[None, :])
         y = bl.join(packed & 15, packed >> 4).reshape(BN, BK)
         total = bl.dot(y.to(bl.float16) - 8.0, a.T, total)
-    bl.store(out + columns[:, None] * 64 + rows[None, :], total)
+    bl.store(out + columns[:, None] * 128 + rows[None, :], total)
 
 
 def test_joined_halves_stay_in_the_threads_that_have_loaded_them():
     arguments = {
-        "x": np.zeros((64, 512), np.float16),
+        "x": np.zeros((128, 512), np.float16),
         "w": np.zeros((64, 256), np.uint8),
-        "out": np.zeros((64, 64), np.float32),
+        "out": np.zeros((64, 128), np.float32),
     }
     func, notes = compiled(unpacked, arguments | {"k": 512, "words": 256, "BN": 64, "BK": 128}, num_warps=4)
     stored = [op.args[1].type for op in func.ops() if op.name == "local_store"]
