@@ -117,8 +117,9 @@ class DirectOperands:
 
     def run(self, dot: Op) -> int:
         """The neighbours along K that a thread loads at once: at least 4, or 0 for any other product."""
-        a, _, c = (x.type for x in dot.args)
-        staged = self.staged(dot)
+        if dot.id not in self.stages:
+            return 0
+        (a, _, c), staged = (x.type for x in dot.args), self.staged(dot)
         most = MOST_STAGED_COLUMNS if staged and "stacked" not in dot.attrs else MOST_COLUMNS
         if a.dtype.bits != 16 or c.dtype != t.float32 or c.shape[1] > most:
             return 0
@@ -141,7 +142,7 @@ class DirectOperands:
 
     def staged(self, dot: Op) -> bool:
         """Whether copies to shared memory run ahead in the loop of a product."""
-        return self.stages.get(dot.id, 2) > 1
+        return self.stages[dot.id] > 1
 
     def loads_behind(self, value: Value) -> list[Op]:
         """The loads from which a value is computed. A value that a loop carries is computed as the first one."""
