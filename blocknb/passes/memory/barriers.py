@@ -60,7 +60,11 @@ def barriers(func: Func, target: Target, notes: Notes) -> Func:
         barrier
         local_store %a, %z
     """
-    return BarrierPlacement(func, notes).run()
+    placement = BarrierPlacement(func, notes)
+    if placement.copied:  # each warp may read only what it copies; then its own barrier suffices, if no other one is needed there
+        by_warps = BarrierPlacement(func, notes, by_warps=True)
+        placement = min(placement, by_warps, key=BarrierPlacement.count)
+    return placement.run()
 
 
 ANYWHERE = Value(None, "behind a pointer of unknown origin")
@@ -135,14 +139,15 @@ Pending = frozenset[MemoryAccess]
 class BarrierPlacement:
     """Finds the ops that need a barrier before them, then rebuilds the function with the barriers."""
 
-    def __init__(self, func: Func, notes: Notes):
+    def __init__(self, func: Func, notes: Notes, by_warps: bool = False):
         self.func, self.notes = func, notes
         self.facts = affine.analyze(func)
         self.offsets = {op.result: op for op in func.ops() if op.name == "alloc"}
         for op in func.ops():
             if op.name == "stage":
                 self.offsets[op.result] = self.offsets[op.args[0]]  # the analysis does not distinguish the stages
-        self.copied = self.copied_layouts()
+        layouts = self.copied_layouts()
+        self.copied = layouts if by_warps else dict.fromkeys(layouts)
         late = [op for op in func.ops() if op.name == "dot" and op.attrs.get("in_flight")]
         self.maps = {op.result: op.args[0] for op in func.ops() if op.name == "tensor_map"}
         self.bulk = {op.args[1]: op for op in func.ops() if op.name == "store_bulk"}
@@ -151,6 +156,11 @@ class BarrierPlacement:
         self.before: dict[int, tuple[MemoryAccess, MemoryAccess]] = {}
         self.in_warp: set[int] = set()  # the ops before which a warp barrier suffices
         self.builder = Builder(first_id=func.next_id)
+        self.find()
+
+    def count(self) -> int:
+        """The number of barriers of all warps."""
+        return len(self.before) - len(self.in_warp)
 
     def copied_layouts(self) -> dict[Value, Layout | None]:
         """The buffers of asynchronous copies. The layout in which threads copy, if each warp reads what it has copied, in all buffers."""
@@ -167,12 +177,16 @@ class BarrierPlacement:
                     found[buffer] = None
         return found if None not in found.values() else dict.fromkeys(found)
 
-    def run(self) -> Func:
+    def find(self) -> None:
+        """Finds the ops that need a barrier before them."""
         while True:  # each round knows the barriers of the previous one; a new barrier can only remove hazards
             known = frozenset(self.before), frozenset(self.in_warp)
             self.walk(self.func.body.ops, frozenset())
             if (frozenset(self.before), frozenset(self.in_warp)) == known:
                 break
+
+    def run(self) -> Func:
+        """The function with the barriers."""
         if not self.before:
             return self.func
         return self.func.replace(body=self.insert(self.func.body))

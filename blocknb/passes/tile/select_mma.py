@@ -25,6 +25,7 @@ from blocknb.trace import Notes
 MOST_COLUMNS = 16  # of a product whose first operand is loaded into fragments
 MOST_STAGED_COLUMNS = 64  # the same if copies to shared memory run ahead: they take no registers
 VECTOR = 16  # bytes per thread and copy
+MOST_BITS = 8  # of an element of such an operand in memory
 #: Ops after which a value no longer counts as the result of a product.
 STOPS = ATOMICS | STRUCTURED | REDUCTIONS | {"load", "gather", "broadcast"}
 
@@ -102,6 +103,8 @@ class DirectOperands:
         self.func, self.defs = func, definitions(func)
         loops = [op for op in func.ops() if op.name == "for"]
         self.stages = {op.id: num_stages(func, loop) for loop in loops for op in within(loop)}  # inner loops come last
+        products = [[op for op in within(loop) if op.name == "dot"] for loop in loops]
+        self.alone = {dots[0].id for dots in products if len(dots) == 1}
         self.carried = {
             inner: first for loop in loops for inner, first in zip(loop.blocks[0].args[1:], loop.args[3:], strict=True)
         }
@@ -120,22 +123,27 @@ class DirectOperands:
         if dot.id not in self.stages:
             return 0
         (a, _, c), staged = (x.type for x in dot.args), self.staged(dot)
-        most = MOST_STAGED_COLUMNS if staged and "stacked" not in dot.attrs else MOST_COLUMNS
+        shares_b = staged and "stacked" not in dot.attrs
+        most = MOST_STAGED_COLUMNS if shares_b else MOST_COLUMNS
+        if shares_b and dot.id not in self.alone:
+            return 0
         if a.dtype.bits != 16 or c.dtype != t.float32 or c.shape[1] > most:
             return 0
         for load in self.loads_behind(dot.args[0]):
-            shape, own = load.result.type.shape, load.attrs.get("layout")
+            shape, own, dtype = load.result.type.shape, load.attrs.get("layout"), load.result.type.dtype
+            floats = dtype.bits > MOST_BITS and dtype.kind not in ("int", "uint")
             if (
                 own is None
-                or load.result.type.dtype.bits * shape[-1] >= a.dtype.bits * a.shape[1]
                 or len(shape) != 2
+                or floats  # only integers hold several elements
+                or dtype.bits * shape[1] > MOST_BITS * a.shape[1]
                 or shape[0] != a.shape[0]
                 or a.shape[1] % shape[1]
             ):
                 continue
             elements = min(load.attrs.get("vec", 1), own.contiguous_registers(1))
             run = elements * (a.shape[1] // shape[1])
-            if staged and elements * load.result.type.dtype.bytes < VECTOR:
+            if staged and elements * dtype.bytes < VECTOR:
                 return 0
             return run if 4 <= run <= a.shape[1] // 4 else 0
         return 0
