@@ -61,7 +61,8 @@ def barriers(func: Func, target: Target, notes: Notes) -> Func:
         local_store %a, %z
     """
     placement = BarrierPlacement(func, notes)
-    if placement.copied:  # each warp may read only what it copies; then its own barrier suffices, if no other one is needed there
+    if placement.copied:
+        # Each warp may read only what it copies. Then its own barrier suffices, if no other one is needed there.
         by_warps = BarrierPlacement(func, notes, by_warps=True)
         placement = min(placement, by_warps, key=BarrierPlacement.count)
     return placement.run()
