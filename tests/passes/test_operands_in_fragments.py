@@ -78,7 +78,7 @@ def int8_arguments(**more: Any) -> dict[str, Any]:
 
 
 def test_weights_go_from_memory_to_fragments_without_shared_memory():
-    by_warps = int8_arguments(AHEAD=1, SPLITS=1, WARPS=4, BN=16)
+    by_warps = int8_arguments(SPLITS=1, WARPS=4, BN=16)
     func, notes = compiled(quantized.int8_by_warps, by_warps, num_warps=4, num_stages=1)
     dots = [op for op in func.ops() if op.name == "dot"]
     assert [(op.attrs["run"], op.attrs["stacked"], op.attrs["warps"]) for op in dots] == [(16, 4, (4, 1))]
@@ -86,9 +86,39 @@ def test_weights_go_from_memory_to_fragments_without_shared_memory():
     assert "int8" not in stored and stored.count("fp16") <= 1  # the result
     loads = [op for op in func.ops() if op.name == "load" and op.result.type.dtype.name == "int8"]
     assert {op.attrs["vec"] for op in loads} == {16}
-    _, without = compiled(quantized.int8_by_warps, by_warps, num_warps=4, num_stages=3)
     assert any("neighbours of A along K" in text for text in notes)
-    assert not any("neighbours of A along K" in text for text in without)
+
+
+def in_loops(func: Func) -> list[str]:
+    """The names of the ops in loops, in order."""
+    return [op.name for loop in func.ops() if loop.name == "for" for op in loop.blocks[0].ops]
+
+
+@pytest.mark.parametrize("rows", [8, 16])
+def test_each_warp_waits_only_for_the_weights_that_it_copies(rows):
+    arguments = int8_arguments(SPLITS=1, WARPS=4, BN=16, BM=rows)
+    func, _ = compiled(quantized.int8_by_warps, arguments, num_warps=4, num_stages=4)
+    names = in_loops(func)
+    assert names.count("copy_async") == names.count("warp_barrier") == 1
+    assert "barrier" not in names
+
+
+@pytest.mark.parametrize("rows", [8, 32, 64])
+def test_warps_share_copied_activations_and_copy_their_own_weights(rows):
+    func, notes = compiled(quantized.int8_kernel, int8_arguments(SPLITS=1, BM=rows), num_warps=4, num_stages=3)
+    names = in_loops(func)
+    assert names.count("copy_async") == 2 and names.count("barrier") == 1
+    assert "local_store" not in names  # converted weights stay in fragments
+    copies = [op for op in func.ops() if op.name == "copy_async"]
+    assert not any(op.args[1].type.layout.replicated_warp_bits for op in copies)
+    (dot,) = (op for op in func.ops() if op.name == "dot")
+    assert (dot.attrs["instr"], dot.attrs["run"], dot.attrs["warps"]) == ("m16n8k16", 16, (4, 1))
+    assert any("and A is loaded into the fragments of mma.sync" in text for text in notes)
+
+
+def test_more_columns_than_registers_hold_are_multiplied_by_wgmma():
+    func, _ = compiled(quantized.int8_kernel, int8_arguments(SPLITS=1, BM=128), num_warps=4, num_stages=3)
+    assert [op.attrs["instr"][:5] for op in func.ops() if op.name == "dot"] == ["wgmma"]
 
 
 def test_tma_copies_tiles_before_an_acquiring_atomic():

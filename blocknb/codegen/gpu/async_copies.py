@@ -66,7 +66,7 @@ class PostponedCopies:
             self.begin(len(self.steps))
 
 
-ANY_ADDRESS = 0x7FFFFFFF  # in shared memory: no address is larger
+ANY_ADDRESS = 0xFFFFFFFE  # in shared memory: no aligned address is larger
 
 
 class AsyncCopies(OpLowering):
