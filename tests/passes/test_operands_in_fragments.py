@@ -103,6 +103,20 @@ def test_each_warp_waits_only_for_the_weights_that_it_copies(rows):
     assert "barrier" not in names
 
 
+def test_warps_that_wait_only_for_their_own_copies_have_no_race():
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((5, 1536)).astype(np.float16), rng.integers(-128, 128, (32, 1536), dtype=np.int8)
+    scale = rng.random(32).astype(np.float32)
+    exact = (x.astype(float) @ (w * scale[:, None].astype(float)).T).astype(np.float16)
+    given = int8_arguments(x=x, w=w, scale=scale, out=np.full((5, 32), np.nan, np.float16), parts=None, tickets=None)
+    given |= {"m": 5, "n": 32, "k": 1536, "length": 6, "x_row": 1536, "w_row": 1536, "out_row": 32}
+    given |= {"BM": 8, "BN": 16, "SPLITS": 1, "WARPS": 2}
+    case = Case("int8", quantized.int8_by_warps, dict, lambda arguments: {"out": exact}, (2,), rtol=2e-2, atol=0.5)
+    func, _ = case.lower(given, "sm_90a", num_warps=2, num_stages=4)
+    for seed in range(3):
+        case.interpret(func, given, seed=seed)
+
+
 @pytest.mark.parametrize("rows", [8, 32, 64])
 def test_warps_share_copied_activations_and_copy_their_own_weights(rows):
     func, notes = compiled(quantized.int8_kernel, int8_arguments(SPLITS=1, BM=rows), num_warps=4, num_stages=3)
@@ -113,7 +127,7 @@ def test_warps_share_copied_activations_and_copy_their_own_weights(rows):
     assert not any(op.args[1].type.layout.replicated_warp_bits for op in copies)
     (dot,) = (op for op in func.ops() if op.name == "dot")
     assert (dot.attrs["instr"], dot.attrs["run"], dot.attrs["warps"]) == ("m16n8k16", 16, (4, 1))
-    assert any("and A is loaded into the fragments of mma.sync" in text for text in notes)
+    assert any("A goes from memory to the fragments of mma.sync" in text for text in notes)
 
 
 def test_more_columns_than_registers_hold_are_multiplied_by_wgmma():

@@ -3,7 +3,8 @@
 A forward walk (a data-flow analysis) keeps the accesses since the last barrier. An op gets a barrier before it if it touches the same bytes
 as one of these and one of the two writes. A loop is walked until the accesses at its end agree with those assumed at its start. Shared
 memory has its final addresses by now, so buffers that share bytes conflict, too. An asynchronous copy counts as a write at its wait, and no
-access to its bytes may come in between. The same rules hold for global memory, by the argument that a pointer comes from, and by the
+access to its bytes may come in between. If each warp reads only what it has copied, a warp barrier can take the place of one of the CTA;
+it does where fewer of those are left. The same rules hold for global memory, by the argument that a pointer comes from, and by the
 distance of two accesses, if it is known. Two arguments are assumed to be two arrays.
 
 If warps have roles, a barrier is for the consumers only. Mbarriers guard the producer's copies. A TMA store reads its buffer until its
@@ -39,7 +40,7 @@ def barriers(func: Func, target: Target, notes: Notes) -> Func:
     When: always, on a GPU.
 
     What: a barrier stands before an access that touches the same bytes as an earlier one, if one of them writes and no barrier is between
-    them. If only lanes of one warp conflict, a `warp_barrier` suffices.
+    them. If only lanes of one warp conflict, a `warp_barrier` suffices, also for asynchronous copies.
 
     Why: without it a warp could read data too early or overwrite data that another warp still reads.
 
