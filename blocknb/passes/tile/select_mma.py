@@ -120,33 +120,26 @@ class DirectOperands:
 
     def run(self, dot: Op) -> int:
         """The neighbours along K that a thread loads at once: at least 4, or 0 for any other product."""
+        a, _, c = (x.type for x in dot.args)
+        if a.dtype.bits != 16 or c.dtype != t.float32 or c.shape[1] > self.most_columns(dot):
+            return 0
+        load = next((load for load in self.loads_behind(dot.args[0]) if holds_few_bits(load, a)), None)
+        if load is None:
+            return 0
+        elements = min(load.attrs.get("vec", 1), load.attrs["layout"].contiguous_registers(1))
+        run = elements * (a.shape[1] // load.result.type.shape[1])
+        if self.staged(dot) and elements * load.result.type.dtype.bytes < VECTOR:
+            return 0
+        return run if 4 <= run <= a.shape[1] // 4 else 0
+
+    def most_columns(self, dot: Op) -> int:
+        """The most columns that such a product may have; 0 outside of loops. If copies run ahead, warps share operand B in shared memory,
+        and columns take no registers; but other products of the loop would compete with these."""
         if dot.id not in self.stages:
             return 0
-        (a, _, c), staged = (x.type for x in dot.args), self.staged(dot)
-        shares_b = staged and "stacked" not in dot.attrs
-        most = MOST_STAGED_COLUMNS if shares_b else MOST_COLUMNS
-        if shares_b and dot.id not in self.alone:
-            return 0
-        if a.dtype.bits != 16 or c.dtype != t.float32 or c.shape[1] > most:
-            return 0
-        for load in self.loads_behind(dot.args[0]):
-            shape, own, dtype = load.result.type.shape, load.attrs.get("layout"), load.result.type.dtype
-            floats = dtype.bits > MOST_BITS and dtype.kind not in ("int", "uint")
-            if (
-                own is None
-                or len(shape) != 2
-                or floats  # only integers hold several elements
-                or dtype.bits * shape[1] > MOST_BITS * a.shape[1]
-                or shape[0] != a.shape[0]
-                or a.shape[1] % shape[1]
-            ):
-                continue
-            elements = min(load.attrs.get("vec", 1), own.contiguous_registers(1))
-            run = elements * (a.shape[1] // shape[1])
-            if staged and elements * dtype.bytes < VECTOR:
-                return 0
-            return run if 4 <= run <= a.shape[1] // 4 else 0
-        return 0
+        if self.staged(dot) and "stacked" not in dot.attrs:
+            return MOST_STAGED_COLUMNS if dot.id in self.alone else 0
+        return MOST_COLUMNS
 
     def staged(self, dot: Op) -> bool:
         """Whether copies to shared memory run ahead in the loop of a product."""
@@ -183,6 +176,15 @@ def choose(op: Op, target: Target) -> tuple[tables.MmaInstruction | None, str]:
         return None, f"{target.arch} has no mma.sync for {operand} operands and a {c.dtype.name} accumulator"
     why = tables.mma_refusal(instruction, c.shape[0] // op.attrs.get("stacked", 1), c.shape[1], a.shape[1])
     return (None, why) if why else (instruction, "")
+
+
+def holds_few_bits(load: Op, a: t.Tile) -> bool:
+    """Whether a load brings all elements of an operand A in at most 8 bits each: one per element, or several in an integer."""
+    kind, layout = load.result.type, load.attrs.get("layout")
+    if layout is None or len(kind.shape) != 2 or kind.shape[0] != a.shape[0] or a.shape[1] % kind.shape[1]:
+        return False
+    single = kind.dtype.bits <= MOST_BITS or kind.dtype.kind in ("int", "uint")
+    return single and kind.dtype.bits * kind.shape[1] <= MOST_BITS * a.shape[1]
 
 
 def operands_of_dots(func: Func) -> set[Value]:
