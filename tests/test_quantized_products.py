@@ -43,35 +43,35 @@ SIZES = [
 
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize(
-    ("by_warps", "splits"),
-    [(True, 2), pytest.param(False, 1, marks=pytest.mark.full), pytest.param(True, 3, marks=pytest.mark.full)],
+    ("ahead", "splits"),
+    [(1, 2), pytest.param(0, 1, marks=pytest.mark.full), pytest.param(2, 3, marks=pytest.mark.full)],
 )
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
-def test_int8_weights_match_float64(m, n, k, by_warps, splits, dtype):
+def test_int8_weights_match_float64(m, n, k, ahead, splits, dtype):
     rng = seeds.rng()
     x, scales = rng.standard_normal((m, k)).astype(dtype), (rng.random(n) / 64).astype(np.float32)
     w = rng.integers(-128, 128, (n, k), dtype=np.int8)
-    tile = QuantizedTile(16, 64, 128, by_warps, splits, 4, 1)
+    tile = QuantizedTile(16, 64, 128, ahead, splits, 4, 1)
     got = ready.matmul_int8(x, w, scales, np.full((m, n), np.nan, dtype), tile=tile)
     close(got, x.astype(float) @ (w * scales[:, None].astype(float)).T, dtype)
 
 
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize(
-    ("group", "zeros", "by_warps", "splits"),
+    ("group", "zeros", "ahead", "splits"),
     [
-        (128, True, True, 3),
-        pytest.param(128, False, False, 1, marks=pytest.mark.full),
-        pytest.param(256, True, True, 2, marks=pytest.mark.full),
+        (128, True, 2, 3),
+        pytest.param(128, False, 0, 1, marks=pytest.mark.full),
+        pytest.param(256, True, 1, 2, marks=pytest.mark.full),
     ],
 )
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
-def test_int4_weights_match_float64(m, n, k, group, zeros, by_warps, splits, dtype):
+def test_int4_weights_match_float64(m, n, k, group, zeros, ahead, splits, dtype):
     rng = seeds.rng()
     groups = -(-k // group)
     x, scales = rng.standard_normal((m, k)).astype(dtype), (rng.random((groups, n)) / 8).astype(dtype).T
     w, z = rng.integers(0, 256, (n, k // 2), dtype=np.uint8), rng.integers(0, 16, (n, groups)).astype(np.int8)
-    tile = QuantizedTile(16, 64, 128, by_warps, splits, 4, 1)
+    tile = QuantizedTile(16, 64, 128, ahead, splits, 4, 1)
     out = np.full((m, n), np.nan, dtype)
     got = ready.matmul_int4(x, w, scales, z if zeros else None, out, group=group, tile=tile)
     wide = (numbers(w) - (spread(z, k, group) if zeros else 8)) * spread(scales, k, group)
@@ -81,7 +81,7 @@ def test_int4_weights_match_float64(m, n, k, group, zeros, by_warps, splits, dty
 def test_tickets_are_zero_after_a_split_product():
     x, w = np.ones((2, 1024), np.float16), np.ones((64, 1024), np.int8)
     for _ in range(2):  # the second launch needs them
-        out = ready.matmul_int8(x, w, np.ones(64, np.float32), tile=QuantizedTile(16, 64, 128, True, 4, 4, 1))
+        out = ready.matmul_int8(x, w, np.ones(64, np.float32), tile=QuantizedTile(16, 64, 128, 1, 4, 4, 1))
         assert (out == 1024).all()
     assert quantized._tickets and not any(tickets.any() for tickets in quantized._tickets.values())
 

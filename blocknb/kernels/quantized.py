@@ -1,16 +1,11 @@
 """Products of few rows by quantized weights (weight-only quantization): int8 with a scale per column, and int4 with scales per group.
 
 Decoding with a language model is such a product: it reads all weights for a few rows of activations, so the time is that of the bytes. The
-kernels compute the transposed result, weights @ activations.T, by mma.sync with the weights as the first operand. Each thread copies 16
-bytes of them to shared memory some steps ahead, reads back what it has copied, and converts it in its fragments. So no thread waits for
-another one's weights, and many bytes are in flight without taking registers. The warps of a program share the activations, or split K
-and add their sums in shared memory. Where tiles are few, programs split K, too, so that every multiprocessor reads, and the last program of
-a tile adds the partial sums in the order of K.
-
-A pair of weights for a tensor core is a 32-bit register. A pair of neighbours of 4 bits takes two instructions before the subtraction of
-the zero point: one that brings their byte to both halves, and one that masks it. For up to 16 rows the pairs are weights i and i + 4 of a
-word, which are 16 bits apart, so that most pairs need the mask alone; activations are paired in the same way. Source: Frantar et al.,
-"MARLIN" (2024).
+kernels compute the transposed result, weights @ activations.T. Up to 16 rows, the weights are the first operand of mma.sync: each thread
+loads 16 bytes of them into its fragments and converts them there, so that no weight goes through shared memory. The warps of a program
+split K, and add their sums in shared memory. A register of a fragment holds two weights. Of 4 bits, it holds weights i and i + 4 of a
+32-bit word, which are 16 bits apart: one instruction extracts both (Frantar et al., "MARLIN", 2024). More rows use wgmma. Where tiles are few, programs split K, too, so that every multiprocessor
+reads, and the last program of a tile adds the partial sums in the order of K.
 
 Weights are stored as most checkpoints store them: row by row of (N, K), K contiguous. A byte holds two weights of 4 bits, the lower one
 first, as in the int32 words (N, K / 8) of compressed-tensors' "pack-quantized" format. Scales and zero points are (N, K / group) in any
@@ -28,52 +23,30 @@ from blocknb.kernels.tiling import STREAMED
 
 ROWS = 64  # the most rows of x per program
 GROUP = 128  # the default number of weights per scale
-SCALES_AHEAD = 3  # steps
-PAIRED_ROWS = 16  # the most rows of x whose pairs are exchanged: each takes an instruction per pair
-
-
-class QuantizedPlan(NamedTuple):
-    """Columns of a program, whether each warp has all of them and a part of K, warps, stages, the most registers per thread, and the warps
-    of a multiprocessor that read at the same time."""
-
-    columns: int
-    by_warps: bool
-    warps: int
-    stages: int
-    registers: int | None
-    reading: int
-
-
-#: By bits of a weight and rows of a program. Fitted to an H200. WHOLE replaces plans where its columns fill half a wave or a whole one, so
-#: that K needs no splits, whose sums would take up to a tenth of the time.
-PLANS = {
-    8: {
-        8: QuantizedPlan(64, False, 4, 8, None, 16),
-        16: QuantizedPlan(64, False, 4, 6, None, 16),
-        32: QuantizedPlan(64, False, 4, 4, None, 12),
-        ROWS: QuantizedPlan(128, False, 8, 3, None, 16),
-    },
-    4: {
-        8: QuantizedPlan(128, False, 4, 6, None, 16),
-        16: QuantizedPlan(128, False, 4, 6, None, 16),
-        32: QuantizedPlan(64, False, 4, 4, None, 12),
-        ROWS: QuantizedPlan(128, False, 8, 3, None, 16),
-    },
+#: By rows of a program: columns, steps ahead, warps, stages, the most registers, and the warps of a multiprocessor that read at the same
+#: time. Fitted to an H200. WHOLE replaces plans where its columns fill half a wave or a whole one, so that K needs no splits, whose sums
+#: would take up to a tenth of the time. For more than FEW_WEIGHTS of 4 bits, reading x for every 16 columns takes longer.
+PLANS: dict[int, tuple[int, int, int, int, int | None, int]] = {
+    8: (32, 1, 4, 1, 128, 16),
+    16: (64, 1, 4, 1, None, 16),
+    32: (64, 0, 4, 4, None, 8),
+    ROWS: (64, 0, 4, 4, None, 8),
 }
-WHOLE = {8: QuantizedPlan(16, True, 8, 4, 80, 16), 16: QuantizedPlan(16, True, 8, 4, 128, 16)}
+WHOLE = {8: (16, 1, 8, 1, 80, 16), 16: (16, 1, 8, 1, 128, 16)}
+FEW_WEIGHTS = 1 << 25
 LEAST_SPLIT, MOST_SPLITS = 256, 16  # the fewest elements of K per split, and the most splits
 ACTIVATIONS = ("float16", "bfloat16")
 
 
 class QuantizedTile(NamedTuple):
-    """How a program computes its tile of the transposed result: rows of x, columns of the result, elements of K per step, whether each warp
-    has all columns and a part of K, parts of K in programs, warps, stages, and the most registers per thread. Copies to shared memory run
-    one step fewer ahead than there are stages."""
+    """How a program computes its tile of the transposed result: rows of x, columns of the result, elements of K per step, how many
+    steps ahead weights are loaded into registers, parts of K in programs, warps, stages, and the most registers per thread. With more than
+    one stage, copies to shared memory run ahead. If weights are loaded into registers, each warp has all columns and a part of K."""
 
     rows: int
     columns: int
     depth: int
-    by_warps: bool
+    ahead: int
     splits: int
     num_warps: int
     num_stages: int
@@ -82,13 +55,14 @@ class QuantizedTile(NamedTuple):
     @property
     def parts(self) -> int:
         """The parts along K of a program."""
-        return self.num_warps if self.by_warps else 1
+        return self.num_warps if self.ahead else 1
 
     @property
     def constants(self) -> dict[str, int]:
         """The constants of the kernel that this tile is for."""
         found = {"BM": self.rows, "BN": self.columns, "BK": self.depth}
-        return found | ({"WARPS": self.num_warps} if self.by_warps else {})
+        ahead = self.ahead if self.num_stages == 1 else 0  # otherwise copies to shared memory run ahead
+        return found | ({"AHEAD": ahead, "WARPS": self.num_warps} if self.ahead else {})
 
     @property
     def options(self) -> dict[str, int]:
@@ -164,20 +138,26 @@ def int8_step(
 @blocknb.kernel(do_not_specialize=("length",))
 def int8_by_warps(
     x, w, scale, out, parts, tickets, m, n, k, length, x_row, w_row, out_row,
-    BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, SPLITS: bl.constexpr, WARPS: bl.constexpr,
+    BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, AHEAD: bl.constexpr, SPLITS: bl.constexpr, WARPS: bl.constexpr,
     KEEP: bl.constexpr,
 ):  # fmt: skip
     """Computes BN columns of out = x @ w.T * scale. Each warp multiplies `length` steps of BK elements of K, and the sums of the warps are
-    added in shared memory. x is loaded one step ahead into registers."""
+    added in shared memory. Weights are loaded AHEAD steps ahead into registers, and x one step ahead."""
     tile, rows = bl.program_id(0), bl.arange(0, BM) + bl.program_id(2) * BM
     columns, first, at = parts_of_warps(tile, length, BN, BK, WARPS)
     total = bl.zeros((WARPS * BN, BM), bl.float32)
+    queue = ()
+    for i in bl.static_range(AHEAD):
+        queue += (int8_step(w, columns, first, i, length, n, k, w_row, BK, WARPS, KEEP),)
     a = activations(x, rows, at, True, m, k, x_row)
-    for step in range(0, length):
-        following = activations(x, rows, at + (step + 1) * (WARPS * BK), step + 1 < length, m, k, x_row)
-        y = int8_step(w, columns, first, step, length, n, k, w_row, BK, WARPS, KEEP)
-        total = product_of_warps(total, y.to(a.dtype), a, BN, WARPS)
-        a = following
+    for step in range(0, length, AHEAD):
+        loaded = ()
+        for i in bl.static_range(AHEAD):
+            following = activations(x, rows, at + (step + i + 1) * (WARPS * BK), step + i + 1 < length, m, k, x_row)
+            total = product_of_warps(total, queue[i].to(a.dtype), a, BN, WARPS)
+            loaded += (int8_step(w, columns, first, step + i + AHEAD, length, n, k, w_row, BK, WARPS, KEEP),)
+            a = following
+        queue = loaded
     total = bl.sum(total.reshape(WARPS, BN, BM), 0)
     finish_split(total, scale, out, parts, tickets, m, n, out_row, tile, BM, BN, SPLITS)
 
@@ -202,12 +182,27 @@ def int8_kernel(
 
 
 @blocknb.kernel
-def int4_words(w, columns, at, inside, n, words, w_row, KEEP: bl.constexpr):
-    """Loads 32-bit words of eight weights each: those at the indices `at` of the rows `columns`, where `inside` holds. `words` and `w_row`
-    are bytes, and multiples of 16."""
-    there = (columns < n)[:, None] & inside & (at < bl.multiple_of(words // 4, 4))
-    first = w.to(bl.pointer_type(bl.int32)) + columns[:, None].to(bl.int64) * bl.multiple_of(w_row // 4, 4)
-    return bl.load(first + at, mask=there, other=0, eviction_policy=KEEP)
+def int4_step(
+    arrays, columns, first, step, sizes, steps, BK: bl.constexpr, WARPS: bl.constexpr, GROUP: bl.constexpr, KEEP: bl.constexpr
+):  # fmt: skip
+    """Loads the words of eight weights, scales and zero points of all warps for their steps with this number, nothing from `length` on.
+
+    `arrays`: w, scale, zero; `sizes`: length, n, words; `steps`: the distances of neighbours in the arrays. KEEP: see `int8_step`.
+    """
+    w, scale, zero = arrays
+    length, n, words = sizes
+    w_row, s_row, s_group, z_row, z_group = steps
+    at = (first * (BK // 8))[:, None] + step * (WARPS * BK // 8) + bl.arange(0, BK // 8)[None, :]
+    inside = (columns < n)[:, None] & (at < bl.multiple_of(words // 4, 4)) & (step < length)
+    w32 = w.to(bl.pointer_type(bl.int32)) + columns[:, None].to(bl.int64) * bl.multiple_of(w_row // 4, 4)
+    y = bl.load(w32 + at, mask=inside, other=0, eviction_policy=KEEP)
+    here = first + step * WARPS
+    scaled, group = (columns < n) & (here * (BK // 2) < words) & (step < length), here // (GROUP // BK)
+    s = bl.load(scale + columns.to(bl.int64) * s_row + group * s_group, mask=scaled, other=0.0)
+    z = s
+    if zero is not None:
+        z = bl.load(zero + columns.to(bl.int64) * z_row + group * z_group, mask=scaled, other=0.0)
+    return y, s, z
 
 
 @blocknb.kernel
@@ -232,18 +227,6 @@ def activations_in_pairs(a):
 
 
 @blocknb.kernel
-def int4_scales(scale, zero, columns, group, inside, steps):
-    """Loads the scales and zero points of the rows `columns` for their groups, where `inside` holds; the scales twice if zero is None.
-    `steps`: the distances of neighbours in both arrays."""
-    s_row, s_group, z_row, z_group = steps
-    s = bl.load(scale + columns.to(bl.int64) * s_row + group * s_group, mask=inside, other=0.0)
-    z = s
-    if zero is not None:
-        z = bl.load(zero + columns.to(bl.int64) * z_row + group * z_group, mask=inside, other=0.0)
-    return s, z
-
-
-@blocknb.kernel
 def int4_weights(y, z, dtype: bl.constexpr, WITH_ZEROS: bl.constexpr):
     """The weights minus their zero points in a byte tile of (columns, BK / 2); the integers are exact."""
     w = bl.join(y & 15, y >> 4).reshape(y.shape[0], 2 * y.shape[1]).to(dtype)
@@ -257,32 +240,34 @@ def int4_weights(y, z, dtype: bl.constexpr, WITH_ZEROS: bl.constexpr):
 @blocknb.kernel(do_not_specialize=("length",))
 def int4_by_warps(
     x, w, scale, zero, out, parts, tickets, m, n, k, words, length, x_row, w_row, s_row, s_group, z_row, z_group, out_row,
-    BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, SPLITS: bl.constexpr, WARPS: bl.constexpr,
+    BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, AHEAD: bl.constexpr, SPLITS: bl.constexpr, WARPS: bl.constexpr,
     GROUP: bl.constexpr, KEEP: bl.constexpr,
 ):  # fmt: skip
     """Computes BN columns of out = x @ ((w - zero) * scale).T as `int8_by_warps`. BK divides GROUP. The sums of a step are multiplied by
-    the scale of its group, which is loaded SCALES_AHEAD steps ahead into registers."""
+    the scale of its group. Without AHEAD, copies to shared memory run ahead."""
     tile, rows = bl.program_id(0), bl.arange(0, BM) + bl.program_id(2) * BM
     columns, first, at = parts_of_warps(tile, length, BN, BK, WARPS)
     total, dtype, zeros = bl.zeros((WARPS * BN, BM), bl.float32), x.dtype.element_ty, zero is not None
-    steps, word = (s_row, s_group, z_row, z_group), (first * (BK // 8))[:, None] + bl.arange(0, BK // 8)[None, :]
+    arrays, sizes, steps = (w, scale, zero), (length, n, words), (w_row, s_row, s_group, z_row, z_group)
     queue = ()
-    for i in bl.static_range(SCALES_AHEAD):
-        here = first + i * WARPS
-        inside = (columns < n) & (here * BK < k) & (i < length)
-        queue += (int4_scales(scale, zero, columns, here // (GROUP // BK), inside, steps),)
+    for i in bl.static_range(AHEAD):
+        queue += (int4_step(arrays, columns, first, i, sizes, steps, BK, WARPS, GROUP, KEEP),)
     a = activations(x, rows, at, True, m, k, x_row)
-    for step in range(0, length):
-        following = activations(x, rows, at + (step + 1) * (WARPS * BK), step + 1 < length, m, k, x_row)
-        y = int4_words(w, columns, word + step * (WARPS * BK // 8), step < length, n, words, w_row, KEEP)
-        s, z = queue[0]
-        here = first + (step + SCALES_AHEAD) * WARPS
-        inside = (columns < n) & (here * BK < k) & (step + SCALES_AHEAD < length)
-        queue = queue[1:] + (int4_scales(scale, zero, columns, here // (GROUP // BK), inside, steps),)  # noqa: RUF005
-        pairs = weights_in_pairs(y, z, dtype, zeros)
-        product = product_of_warps(bl.zeros((WARPS * BN, BM), bl.float32), pairs, activations_in_pairs(a), BN, WARPS)
-        total += product * s.to(bl.float32)[:, None]
-        a = following
+    for step in range(0, length, AHEAD or 1):
+        loaded = ()
+        for i in bl.static_range(AHEAD or 1):
+            following = activations(x, rows, at + (step + i + 1) * (WARPS * BK), step + i + 1 < length, m, k, x_row)
+            if AHEAD:
+                y, s, z = queue[i]
+            else:
+                y, s, z = int4_step(arrays, columns, first, step, sizes, steps, BK, WARPS, GROUP, KEEP)
+            zero_sums = bl.zeros((WARPS * BN, BM), bl.float32)
+            product = product_of_warps(zero_sums, weights_in_pairs(y, z, dtype, zeros), activations_in_pairs(a), BN, WARPS)
+            total += product * s.to(bl.float32)[:, None]
+            if AHEAD:
+                loaded += (int4_step(arrays, columns, first, step + i + AHEAD, sizes, steps, BK, WARPS, GROUP, KEEP),)
+            a = following
+        queue = loaded
     total = bl.sum(total.reshape(WARPS, BN, BM), 0)
     finish_split(total, None, out, parts, tickets, m, n, out_row, tile, BM, BN, SPLITS)
 
@@ -291,25 +276,21 @@ def int4_by_warps(
 def int4_kernel(
     x, w, scale, zero, out, parts, tickets, m, n, k, words, length, x_row, w_row, s_row, s_group, z_row, z_group, out_row,
     BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, SPLITS: bl.constexpr, GROUP: bl.constexpr, KEEP: bl.constexpr,
-    PAIRS: bl.constexpr,
 ):  # fmt: skip
-    """Computes BN columns of out = x @ ((w - zero) * scale).T as `int8_kernel`. BK divides GROUP. PAIRS: as `weights_in_pairs`."""
+    """Computes BN columns of out = x @ ((w - zero) * scale).T as `int8_kernel`. BK divides GROUP."""
     tile, first = bl.program_id(0), bl.program_id(1) * length
     columns, rows, inner = tile * BN + bl.arange(0, BN), bl.arange(0, BM) + bl.program_id(2) * BM, bl.arange(0, BK)
-    total, zeros, steps = bl.zeros((BN, BM), bl.float32), zero is not None, (s_row, s_group, z_row, z_group)
+    total, zeros = bl.zeros((BN, BM), bl.float32), zero is not None
     for step in range(first, min(first + length, bl.cdiv(k, BK))):
-        s, z = int4_scales(scale, zero, columns, step // (GROUP // BK), columns < n, steps)
+        packed, group = step * (BK // 2) + bl.arange(0, BK // 2), step // (GROUP // BK)
+        y = w + columns[:, None].to(bl.int64) * w_row + packed[None, :]
+        y = bl.load(y, mask=(columns[:, None] < n) & (packed[None, :] < words), other=0, eviction_policy=KEEP)
+        s = bl.load(scale + columns.to(bl.int64) * s_row + group * s_group, mask=columns < n, other=0.0)
+        z = s
+        if zero is not None:
+            z = bl.load(zero + columns.to(bl.int64) * z_row + group * z_group, mask=columns < n, other=0.0)
         a = activations(x, rows, step * BK + inner, True, m, k, x_row)
-        if PAIRS:
-            at = step * (BK // 8) + bl.arange(0, BK // 8)[None, :]
-            y = weights_in_pairs(int4_words(w, columns, at, True, n, words, w_row, KEEP), z, a.dtype, zeros)
-            a = activations_in_pairs(a)
-        else:
-            packed = step * (BK // 2) + bl.arange(0, BK // 2)
-            y = w + columns[:, None].to(bl.int64) * w_row + packed[None, :]
-            y = bl.load(y, mask=(columns[:, None] < n) & (packed[None, :] < words), other=0, eviction_policy=KEEP)
-            y = int4_weights(y, z, a.dtype, zeros)
-        total += bl.dot(y, a.T) * s.to(bl.float32)[:, None]
+        total += bl.dot(int4_weights(y, z, a.dtype, zeros), a.T) * s.to(bl.float32)[:, None]
     finish_split(total, None, out, parts, tickets, m, n, out_row, tile, BM, BN, SPLITS)
 
 
@@ -317,15 +298,18 @@ def choose_quantized(m: int, n: int, k: int, on: Device, bits: int = 8) -> Quant
     """The tile for a product of m rows by n columns of weights, by the bits of a weight."""
     depth, rows = 128, next((rows for rows in (8, 16, 32) if m <= rows), ROWS)
     if on.capability == 0:
-        return QuantizedTile(max(16, rows), 64, depth, False, 1, 4, 1)
-    plan, whole = PLANS[bits][rows], WHOLE.get(rows)
-    if whole is not None and on.capability >= 80:  # a part of K per warp takes mma.sync of bf16
-        wave = whole.reading // whole.warps * on.processors
-        plan = whole if wave // 2 <= blocknb.cdiv(n, whole.columns) <= wave else plan
-    tiles = blocknb.cdiv(n, plan.columns) * blocknb.cdiv(m, rows)
-    most = k // (depth * plan.warps) if plan.by_warps else k // LEAST_SPLIT
-    splits = max(1, min(round(plan.reading * on.processors / (tiles * plan.warps)), most, MOST_SPLITS))
-    return QuantizedTile(rows, plan.columns, depth, plan.by_warps, splits, plan.warps, plan.stages, plan.registers)
+        return QuantizedTile(max(16, rows), 64, depth, 0, 1, 4, 1)
+    by_warps = rows if on.capability >= 80 else ROWS  # a part of K per warp takes mma.sync of bf16
+    plan = PLANS[by_warps]
+    if by_warps in WHOLE and (bits == 8 or n * k <= FEW_WEIGHTS):
+        columns, _, num_warps, *_, reading = WHOLE[by_warps]
+        wave = reading // num_warps * on.processors
+        plan = WHOLE[by_warps] if wave // 2 <= blocknb.cdiv(n, columns) <= wave else plan
+    columns, ahead, num_warps, stages, registers, reading = plan
+    tiles = blocknb.cdiv(n, columns) * blocknb.cdiv(m, rows)
+    most = k // (depth * num_warps * ahead) if ahead else k // LEAST_SPLIT
+    splits = max(1, min(round(reading * on.processors / (tiles * num_warps)), most, MOST_SPLITS))
+    return QuantizedTile(rows, columns, depth, ahead, splits, num_warps, stages, registers)
 
 
 #: By device, library and stream: tickets of split products, all zero between two launches.
@@ -349,7 +333,7 @@ def matmul_int8(x: Any, w: Any, scales: Any, out: Any = None, *, tile: Quantized
     t = tile or choose_quantized(m, n, k, device(x))
     grid, length, parts, tickets = _splits(x, m, n, k, t)
     keep = STREAMED if grid[2] == 1 else ""
-    kernel = int8_by_warps if t.by_warps else int8_kernel
+    kernel = int8_by_warps if t.ahead else int8_kernel
     kernel[grid](
         x, w, scales, out, parts, tickets, m, n, k, length, strides(x)[0], strides(w)[0], strides(out)[0],
         SPLITS=grid[1], KEEP=keep, **t.constants, **t.options,
@@ -385,12 +369,10 @@ def matmul_int4(
     grid, length, parts, tickets = _splits(x, m, n, k, t)
     keep = STREAMED if grid[2] == 1 else ""
     z = (0, 0) if zeros is None else strides(zeros)
-    kernel, more = int4_by_warps, {}
-    if not t.by_warps:
-        kernel, more = int4_kernel, {"PAIRS": t.rows <= PAIRED_ROWS and not on_host(x)}
+    kernel = int4_by_warps if t.ahead else int4_kernel
     kernel[grid](
         x, w, scales, zeros, out, parts, tickets, m, n, k, k // 2, length, strides(x)[0], strides(w)[0], *strides(scales), *z,
-        strides(out)[0], SPLITS=grid[1], GROUP=group, KEEP=keep, **more, **t.constants, **t.options,
+        strides(out)[0], SPLITS=grid[1], GROUP=group, KEEP=keep, **t.constants, **t.options,
     )  # fmt: skip
     return out
 

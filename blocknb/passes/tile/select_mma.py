@@ -23,7 +23,6 @@ from blocknb.target import Target
 from blocknb.trace import Notes
 
 MOST_COLUMNS = 16  # of a product whose first operand is loaded into fragments
-MOST_STAGED_COLUMNS = 64  # the same if copies to shared memory run ahead: they take no registers
 VECTOR = 16  # bytes per thread and copy
 MOST_BITS = 8  # of an element of such an operand in memory
 #: Ops after which a value no longer counts as the result of a product.
@@ -71,14 +70,13 @@ def select_mma(func: Func, target: Target, notes: Notes) -> Func:
             return NotImplemented
         a, _, c = (x.type for x in op.args)
         run = direct.run(op)
-        by_rows = op.result in chained or run > 0  # each warp converts its own rows of A
-        warps = tables.choose_warps(c.shape, func.attrs["num_warps"], instruction, rows_only=by_rows)
+        warps = tables.choose_warps(c.shape, func.attrs["num_warps"], instruction, rows_only=op.result in chained)
         if "stacked" in op.attrs:  # the frontend makes such a product for as many pairs of matrices as there are warps
             warps = func.attrs["num_warps"], 1
         layout = tables.accumulator(c.shape, instruction, warps)
         attrs = {**op.attrs, "instr": instruction.name, "layout": layout, "warps": warps}
         if run:
-            attrs |= {"run": run} | ({"staged": True} if direct.staged(op) else {})
+            attrs["run"] = run
         new = revised(op, attrs=attrs)
         rebuild.builder.append(new)
         count = instruction.instructions(c.shape[0], c.shape[1], a.shape[1])
@@ -94,17 +92,15 @@ class DirectOperands:
     """Finds the products of a function whose operand A each thread can load from global memory into its fragments: weights of 8 and 4
     bits, which it converts on their way.
 
-    Such a product waits for memory, not for the tensor cores: it has few columns. If its loop has stages (`pipelining.stages`), copies to
-    shared memory run ahead, and each thread reads what it has copied. wgmma would need the converted weights in shared memory: threads
-    would store them, and all of a warpgroup would wait for each other in each iteration.
+    Such a product waits for memory, not for the tensor cores: it has few columns. Either its loop has no stages (`pipelining.stages`), so
+    that no copy to shared memory runs ahead. Or each warp multiplies matrices of its own, and reads the copies that it has made. Warps that
+    share operand B read it from shared memory so often that wgmma is faster.
     """
 
     def __init__(self, func: Func):
         self.func, self.defs = func, definitions(func)
         loops = [op for op in func.ops() if op.name == "for"]
         self.stages = {op.id: num_stages(func, loop) for loop in loops for op in within(loop)}  # inner loops come last
-        products = [[op for op in within(loop) if op.name == "dot"] for loop in loops]
-        self.alone = {dots[0].id for dots in products if len(dots) == 1}
         self.carried = {
             inner: first for loop in loops for inner, first in zip(loop.blocks[0].args[1:], loop.args[3:], strict=True)
         }
@@ -121,7 +117,9 @@ class DirectOperands:
     def run(self, dot: Op) -> int:
         """The neighbours along K that a thread loads at once: at least 4, or 0 for any other product."""
         a, _, c = (x.type for x in dot.args)
-        if a.dtype.bits != 16 or c.dtype != t.float32 or c.shape[1] > self.most_columns(dot):
+        if a.dtype.bits != 16 or c.dtype != t.float32 or c.shape[1] > MOST_COLUMNS or dot.id not in self.stages:
+            return 0
+        if self.staged(dot) and "stacked" not in dot.attrs:
             return 0
         load = next((load for load in self.loads_behind(dot.args[0]) if holds_few_bits(load, a)), None)
         if load is None:
@@ -131,15 +129,6 @@ class DirectOperands:
         if self.staged(dot) and elements * load.result.type.dtype.bytes < VECTOR:
             return 0
         return run if 4 <= run <= a.shape[1] // 4 else 0
-
-    def most_columns(self, dot: Op) -> int:
-        """The most columns that such a product may have; 0 outside of loops. If copies run ahead, warps share operand B in shared memory,
-        and columns take no registers; but other products of the loop would compete with these."""
-        if dot.id not in self.stages:
-            return 0
-        if self.staged(dot) and "stacked" not in dot.attrs:
-            return MOST_STAGED_COLUMNS if dot.id in self.alone else 0
-        return MOST_COLUMNS
 
     def staged(self, dot: Op) -> bool:
         """Whether copies to shared memory run ahead in the loop of a product."""
@@ -217,13 +206,12 @@ def operand_layouts(op: Op) -> tuple[Layout | None, Layout | None]:
 
 def loaded_operands(op: Op) -> Iterator[tuple[int, Layout]]:
     """The operands (0: A, 1: B) of a dot that threads load into their fragments, with these layouts: each thread's neighbours along K come
-    first. If copies to shared memory run ahead, warps share the operand that all of them need."""
+    first."""
     for side, fragments in enumerate(operand_layouts(op) if "run" in op.attrs else ()):
         assert fragments is not None
-        if not (op.attrs.get("staged") and fragments.replicated_warp_bits):
-            mask = fragments.dim_mask(1 - side)
-            along_k = sorted((not x & mask, x) for x in fragments.reg)
-            yield side, fragments.replace(reg=tuple(x for _, x in along_k))
+        mask = fragments.dim_mask(1 - side)
+        along_k = sorted((not x & mask, x) for x in fragments.reg)
+        yield side, fragments.replace(reg=tuple(x for _, x in along_k))
 
 
 def vectors_first(layout: Layout) -> Layout:

@@ -99,7 +99,7 @@ class WgmmaSelection:
             return None, f"the kernel asks for {op.attrs['precision']} precision"
         row = table.find(multiplied(a.dtype), multiplied(b.dtype), c.dtype.name)
         if self.direct.run(op):
-            return None, "it waits for memory, and A goes from memory to the fragments of mma.sync"
+            return None, "its loop has no stages, and A is loaded into the fragments of mma.sync"
         if row is None:
             return None, f"it does not multiply {a.dtype} into a {c.dtype} accumulator"
         if why := table.refusal(row, c.shape[0], c.shape[1], a.shape[1], self.num_warps):
