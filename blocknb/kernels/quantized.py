@@ -2,10 +2,10 @@
 
 Decoding with a language model is such a product: it reads all weights for a few rows of activations, so the time is that of the bytes. The
 kernels compute the transposed result, weights @ activations.T. Up to 16 rows, the weights are the first operand of mma.sync: each thread
-loads 16 bytes of them into its fragments and converts them there, so that no weight goes through shared memory. The warps of a program
-split K, and add their sums in shared memory. A register of a fragment holds two weights. Of 4 bits, it holds weights i and i + 4 of a
-32-bit word, which are 16 bits apart: one instruction extracts both (Frantar et al., "MARLIN", 2024). More rows use wgmma. Where tiles are few, programs split K, too, so that every multiprocessor
-reads, and the last program of a tile adds the partial sums in the order of K.
+loads 16 bytes of them into its fragments and converts them there. The warps of a program split K, and add their sums in shared memory. A
+register of a fragment holds two weights. Of 4 bits, it holds weights i and i + 4 of a 32-bit word, which are 16 bits apart: one
+instruction extracts both (Frantar et al., "MARLIN", 2024). More rows use wgmma. Where tiles are few, programs split K, too, so that every
+multiprocessor reads, and the last program of a tile adds the partial sums in the order of K.
 
 Weights are stored as most checkpoints store them: row by row of (N, K), K contiguous. A byte holds two weights of 4 bits, the lower one
 first, as in the int32 words (N, K / 8) of compressed-tensors' "pack-quantized" format. Scales and zero points are (N, K / group) in any
@@ -262,7 +262,9 @@ def int4_by_warps(
             else:
                 y, s, z = int4_step(arrays, columns, first, step, sizes, steps, BK, WARPS, GROUP, KEEP)
             zero_sums = bl.zeros((WARPS * BN, BM), bl.float32)
-            product = product_of_warps(zero_sums, weights_in_pairs(y, z, dtype, zeros), activations_in_pairs(a), BN, WARPS)
+            product = product_of_warps(
+                zero_sums, weights_in_pairs(y, z, dtype, zeros), activations_in_pairs(a), BN, WARPS
+            )
             total += product * s.to(bl.float32)[:, None]
             if AHEAD:
                 loaded += (int4_step(arrays, columns, first, step + i + AHEAD, sizes, steps, BK, WARPS, GROUP, KEEP),)

@@ -57,17 +57,17 @@ def test_converted_pairs_are_the_integers(source, shift, mask, result):
     assert ("llvm.nvvm.prmt" in text) == fits
 
 
-def arguments_of(m: int, n: int, k: int, dtype: Any, splits: int, by_warps: bool) -> dict[str, Any]:
-    """The arguments of a product; with `by_warps`, each of four warps has a part of K, and all have the same 16 columns."""
+def arguments_of(m: int, n: int, k: int, dtype: Any, splits: int, ahead: int) -> dict[str, Any]:
+    """The arguments of a product; with `ahead`, each of four warps has a part of K, and all have the same 16 columns."""
     rng = np.random.default_rng(0)
     arrays = {"x": rng.standard_normal((m, k)).astype(dtype), "out": np.full((m, n), np.nan, dtype)}
     arrays |= {"parts": np.full(1 << 15, np.nan, np.float32), "tickets": np.zeros(8, np.int32)}
-    arrays |= {"WARPS": 4, "BN": 16} if by_warps else {"BN": 64}
+    arrays |= {"AHEAD": ahead, "WARPS": 4, "BN": 16} if ahead else {"BN": 64}
     return arrays | {
         "m": m,
         "n": n,
         "k": k,
-        "length": -(-k // 128 // splits // (4 if by_warps else 1)),
+        "length": -(-k // 128 // splits // (4 if ahead else 1)),
         "x_row": k,
         "out_row": n,
         "BK": 128,
@@ -89,35 +89,36 @@ def close(got: np.ndarray, expected: np.ndarray) -> None:
 
 
 SHAPES = [
-    pytest.param(np.float16, 8, 2, True, 4, id="fp16"),
-    pytest.param(ml_dtypes.bfloat16, 16, 1, True, 3, id="bf16", marks=MORE),
-    pytest.param(np.float16, 8, 1, True, 1, id="fp16-unstaged", marks=MORE),
-    pytest.param(np.float16, 16, 1, False, 1, id="fp16-shared-unstaged", marks=MORE),
-    pytest.param(np.float16, 16, 2, False, 3, id="fp16-shared"),
-    pytest.param(ml_dtypes.bfloat16, 32, 2, False, 4, id="bf16-shared", marks=MORE),
-    pytest.param(np.float16, 64, 1, False, 3, id="fp16-64", marks=MORE),
+    pytest.param(np.float16, 8, 2, 2, 1, id="fp16"),
+    pytest.param(ml_dtypes.bfloat16, 16, 1, 1, 1, id="bf16", marks=MORE),
+    pytest.param(np.float16, 16, 1, 0, 1, id="fp16-0", marks=MORE),
+    pytest.param(np.float16, 32, 2, 0, 4, id="fp16-tma", marks=MORE),
+]
+COPIED = [
+    pytest.param(np.float16, 8, 1, 1, 4, id="fp16-copied"),
+    pytest.param(ml_dtypes.bfloat16, 16, 1, 1, 3, id="bf16-copied", marks=MORE),
 ]
 
 
-@pytest.mark.parametrize(("dtype", "rows", "splits", "by_warps", "stages"), SHAPES)
-def test_int8_kernel_matches_float64(dtype, rows, splits, by_warps, stages):
-    given = arguments_of(5, 96, 640, dtype, splits, by_warps)
+@pytest.mark.parametrize(("dtype", "rows", "splits", "ahead", "stages"), SHAPES)
+def test_int8_kernel_matches_float64(dtype, rows, splits, ahead, stages):
+    given = arguments_of(5, 96, 640, dtype, splits, ahead)
     rng = np.random.default_rng(1)
     given |= {
         "w": rng.integers(-128, 128, (96, 640), dtype=np.int8),
         "scale": rng.random(96).astype(np.float32),
         "w_row": 640,
     }
-    kernel = quantized.int8_by_warps if by_warps else quantized.int8_kernel
+    kernel = quantized.int8_by_warps if ahead else quantized.int8_kernel
     func = run(kernel, given | {"BM": rows, "KEEP": STREAMED}, num_stages=stages)
     close(given["out"], given["x"].astype(float) @ (given["w"] * given["scale"][:, None].astype(float)).T)
-    assert all("run" in op.attrs for op in func.ops() if op.name == "dot")
+    assert all(("run" in op.attrs) == (stages == 1) for op in func.ops() if op.name == "dot")
 
 
 @pytest.mark.parametrize("zeros", [pytest.param(False, marks=MORE), True])
-@pytest.mark.parametrize(("dtype", "rows", "splits", "by_warps", "stages"), SHAPES)
-def test_int4_kernel_matches_float64(dtype, rows, splits, by_warps, stages, zeros):
-    given = arguments_of(5, 96, 512, dtype, splits, by_warps)
+@pytest.mark.parametrize(("dtype", "rows", "splits", "ahead", "stages"), [*SHAPES, *COPIED])
+def test_int4_kernel_matches_float64(dtype, rows, splits, ahead, stages, zeros):
+    given = arguments_of(5, 96, 512, dtype, splits, ahead)
     rng = np.random.default_rng(1)
     w, z = rng.integers(0, 256, (96, 256), dtype=np.uint8), rng.integers(0, 16, (96, 4)).astype(np.uint8)
     given |= {
@@ -128,8 +129,9 @@ def test_int4_kernel_matches_float64(dtype, rows, splits, by_warps, stages, zero
         "w_row": 256,
     }
     given |= {"s_row": 4, "s_group": 1, "z_row": 4, "z_group": 1, "GROUP": 128}
-    kernel = quantized.int4_by_warps if by_warps else quantized.int4_kernel
-    given |= {} if by_warps else {"PAIRS": rows <= quantized.PAIRED_ROWS}
+    kernel = quantized.int4_by_warps if ahead else quantized.int4_kernel
+    if ahead and stages > 1:  # copies run ahead instead
+        given["AHEAD"] = 0
     run(kernel, given | {"BM": rows, "KEEP": STREAMED}, num_stages=stages)
     numbers = np.stack([w & 15, w >> 4], 2).reshape(96, 4, 128).astype(float) - (z[:, :, None] if zeros else 8)
     close(

@@ -78,7 +78,7 @@ def int8_arguments(**more: Any) -> dict[str, Any]:
 
 
 def test_weights_go_from_memory_to_fragments_without_shared_memory():
-    by_warps = int8_arguments(SPLITS=1, WARPS=4, BN=16)
+    by_warps = int8_arguments(AHEAD=1, SPLITS=1, WARPS=4, BN=16)
     func, notes = compiled(quantized.int8_by_warps, by_warps, num_warps=4, num_stages=1)
     dots = [op for op in func.ops() if op.name == "dot"]
     assert [(op.attrs["run"], op.attrs["stacked"], op.attrs["warps"]) for op in dots] == [(16, 4, (4, 1))]
@@ -89,76 +89,65 @@ def test_weights_go_from_memory_to_fragments_without_shared_memory():
     assert any("neighbours of A along K" in text for text in notes)
 
 
-def in_loops(func: Func) -> list[str]:
-    """The names of the ops in loops, in order."""
-    return [op.name for loop in func.ops() if loop.name == "for" for op in loop.blocks[0].ops]
+def int4_arguments(k: int) -> dict[str, Any]:
+    """Random weights of 4 bits for a program of two warps that copy them ahead, with scales per 128."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((5, k)).astype(np.float16), rng.integers(0, 256, (32, k // 2), dtype=np.uint8)
+    scale = rng.random((32, k // 128)).astype(np.float16)
+    arrays = {"x": x, "w": w, "scale": scale, "zero": None, "out": np.full((5, 32), np.nan, np.float16), "parts": None}
+    sizes = {"m": 5, "n": 32, "k": k, "words": k // 2, "length": k // 256, "x_row": k, "w_row": k // 2, "out_row": 32}
+    steps = {"s_row": k // 128, "s_group": 1, "z_row": 0, "z_group": 0, "BM": 8, "BN": 16, "BK": 128, "GROUP": 128}
+    return arrays | sizes | steps | {"tickets": None, "AHEAD": 0, "SPLITS": 1, "WARPS": 2, "KEEP": "evict_first"}
 
 
-@pytest.mark.parametrize("rows", [8, 16])
-def test_each_warp_waits_only_for_the_weights_that_it_copies(rows):
-    arguments = int8_arguments(SPLITS=1, WARPS=4, BN=16, BM=rows)
-    func, _ = compiled(quantized.int8_by_warps, arguments, num_warps=4, num_stages=4)
-    names = in_loops(func)
+def test_each_warp_waits_only_for_the_words_that_it_copies():
+    func, notes = compiled(quantized.int4_by_warps, int4_arguments(1536), num_warps=2, num_stages=4)
+    names = [op.name for loop in func.ops() if loop.name == "for" for op in loop.blocks[0].ops]
     assert names.count("copy_async") == names.count("warp_barrier") == 1
     assert "barrier" not in names
+    assert any("each thread loads 32 neighbours of A along K" in text for text in notes)
 
 
 def test_warps_that_wait_only_for_their_own_copies_have_no_race():
-    rng = np.random.default_rng(0)
-    x, w = rng.standard_normal((5, 1536)).astype(np.float16), rng.integers(-128, 128, (32, 1536), dtype=np.int8)
-    scale = rng.random(32).astype(np.float32)
-    exact = (x.astype(float) @ (w * scale[:, None].astype(float)).T).astype(np.float16)
-    given = int8_arguments(x=x, w=w, scale=scale, out=np.full((5, 32), np.nan, np.float16), parts=None, tickets=None)
-    given |= {"m": 5, "n": 32, "k": 1536, "length": 6, "x_row": 1536, "w_row": 1536, "out_row": 32}
-    given |= {"BM": 8, "BN": 16, "SPLITS": 1, "WARPS": 2}
-    case = Case("int8", quantized.int8_by_warps, dict, lambda arguments: {"out": exact}, (2,), rtol=2e-2, atol=0.5)
+    given = int4_arguments(1536)
+    numbers = np.stack([given["w"] & 15, given["w"] >> 4], 2).reshape(32, 12, 128).astype(float) - 8
+    weights = (numbers * given["scale"].astype(float)[:, :, None]).reshape(32, 1536)
+    exact = (given["x"].astype(float) @ weights.T).astype(np.float16)
+    case = Case("int4", quantized.int4_by_warps, dict, lambda arguments: {"out": exact}, (2,), rtol=2e-2, atol=0.5)
     func, _ = case.lower(given, "sm_90a", num_warps=2, num_stages=4)
     for seed in range(3):
         case.interpret(func, given, seed=seed)
 
 
-@pytest.mark.parametrize("rows", [8, 32, 64])
-def test_warps_share_copied_activations_and_copy_their_own_weights(rows):
-    func, notes = compiled(quantized.int8_kernel, int8_arguments(SPLITS=1, BM=rows), num_warps=4, num_stages=3)
-    names = in_loops(func)
-    assert names.count("copy_async") == 2 and names.count("barrier") == 1
-    assert "local_store" not in names  # converted weights stay in fragments
-    copies = [op for op in func.ops() if op.name == "copy_async"]
-    assert not any(op.args[1].type.layout.replicated_warp_bits for op in copies)
-    (dot,) = (op for op in func.ops() if op.name == "dot")
-    assert (dot.attrs["instr"], dot.attrs["run"], dot.attrs["warps"]) == ("m16n8k16", 16, (4, 1))
-    assert any("A goes from memory to the fragments of mma.sync" in text for text in notes)
-
-
-def test_more_columns_than_registers_hold_are_multiplied_by_wgmma():
-    func, _ = compiled(quantized.int8_kernel, int8_arguments(SPLITS=1, BM=128), num_warps=4, num_stages=3)
-    assert [op.attrs["instr"][:5] for op in func.ops() if op.name == "dot"] == ["wgmma"]
+def test_warps_that_share_activations_multiply_by_wgmma():
+    for rows in (32, 128):
+        func, _ = compiled(quantized.int8_kernel, int8_arguments(SPLITS=1, BM=rows), num_warps=4, num_stages=3)
+        assert [op.attrs["instr"][:5] for op in func.ops() if op.name == "dot"] == ["wgmma"]
 
 
 def test_tma_copies_tiles_before_an_acquiring_atomic():
-    many = int8_arguments(SPLITS=2, BM=128)  # more columns than products with weights in fragments have
-    _, notes = compiled(quantized.int8_kernel, many, num_warps=4, num_stages=4)
+    _, notes = compiled(quantized.int8_kernel, int8_arguments(SPLITS=2), num_warps=4, num_stages=4)
     assert sum("copied by TMA" in text for text in notes) == 2
     assert any(text.startswith("not persistent: the atomic") for text in notes)
 
 
 @blocknb.kernel
 def unpacked(x, w, out, k, words, BN: bl.constexpr, BK: bl.constexpr):
-    rows, columns, inner = bl.arange(0, 128), bl.arange(0, BN), bl.arange(0, BK)
-    total = bl.zeros((BN, 128), bl.float32)
+    rows, columns, inner = bl.arange(0, 64), bl.arange(0, BN), bl.arange(0, BK)
+    total = bl.zeros((BN, 64), bl.float32)
     for start in range(k // BK):
         packed = bl.load(w + columns[:, None] * words + (start * (BK // 2) + bl.arange(0, BK // 2))[None, :])
         a = bl.load(x + rows[:, None] * k + (start * BK + inner)[None, :])
         y = bl.join(packed & 15, packed >> 4).reshape(BN, BK)
         total = bl.dot(y.to(bl.float16) - 8.0, a.T, total)
-    bl.store(out + columns[:, None] * 128 + rows[None, :], total)
+    bl.store(out + columns[:, None] * 64 + rows[None, :], total)
 
 
 def test_joined_halves_stay_in_the_threads_that_have_loaded_them():
     arguments = {
-        "x": np.zeros((128, 512), np.float16),
+        "x": np.zeros((64, 512), np.float16),
         "w": np.zeros((64, 256), np.uint8),
-        "out": np.zeros((64, 128), np.float32),
+        "out": np.zeros((64, 64), np.float32),
     }
     func, notes = compiled(unpacked, arguments | {"k": 512, "words": 256, "BN": 64, "BK": 128}, num_warps=4)
     stored = [op.args[1].type for op in func.ops() if op.name == "local_store"]
