@@ -25,7 +25,8 @@ ROWS = 64  # the most rows of x per program
 GROUP = 128  # the default number of weights per scale
 #: By rows of a program: columns, steps ahead, warps, stages, the most registers, and the warps of a multiprocessor that read at the same
 #: time. Fitted to an H200. WHOLE replaces plans where its columns fill half a wave or a whole one, so that K needs no splits, whose sums
-#: would take up to a tenth of the time. For more than FEW_WEIGHTS of 4 bits, reading x for every 16 columns takes longer.
+#: would take up to a tenth of the time. For more than FEW_WEIGHTS of 4 bits, reading x for every 16 columns takes longer. For 16 rows and
+#: 4 bits, few warps suffice, because each converts many weights: twice as many programs took 1.2 times as long.
 PLANS: dict[int, tuple[int, int, int, int, int | None, int]] = {
     8: (32, 1, 4, 1, 128, 16),
     16: (64, 1, 4, 1, None, 16),
@@ -33,6 +34,7 @@ PLANS: dict[int, tuple[int, int, int, int, int | None, int]] = {
     ROWS: (64, 0, 4, 4, None, 8),
 }
 WHOLE = {8: (16, 1, 8, 1, 80, 16), 16: (16, 1, 8, 1, 128, 16)}
+PLANS_4_BITS = {16: (64, 1, 4, 1, None, 8)}
 FEW_WEIGHTS = 1 << 25
 LEAST_SPLIT, MOST_SPLITS = 256, 16  # the fewest elements of K per split, and the most splits
 ACTIVATIONS = ("float16", "bfloat16")
@@ -302,8 +304,10 @@ def choose_quantized(m: int, n: int, k: int, on: Device, bits: int = 8) -> Quant
     if on.capability == 0:
         return QuantizedTile(max(16, rows), 64, depth, 0, 1, 4, 1)
     by_warps = rows if on.capability >= 80 else ROWS  # a part of K per warp takes mma.sync of bf16
-    plan = PLANS[by_warps]
-    if by_warps in WHOLE and (bits == 8 or n * k <= FEW_WEIGHTS):
+    plan, fixed = PLANS[by_warps], bits == 4 and by_warps in PLANS_4_BITS
+    if fixed:
+        plan = PLANS_4_BITS[by_warps]
+    elif by_warps in WHOLE and (bits == 8 or n * k <= FEW_WEIGHTS):
         columns, _, num_warps, *_, reading = WHOLE[by_warps]
         wave = reading // num_warps * on.processors
         plan = WHOLE[by_warps] if wave // 2 <= blocknb.cdiv(n, columns) <= wave else plan
