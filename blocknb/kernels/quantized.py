@@ -2,9 +2,10 @@
 
 Decoding with a language model is such a product. It reads all weights for a few rows of activations, so memory bandwidth limits it. The
 kernels compute the transposed result, weights @ activations.T. For up to 16 rows, the weights are the first operand of mma.sync. Each
-thread loads 16 bytes of them into its fragments and converts them there, so that no weight goes through shared memory. The warps of a
-program split K, and add their sums in shared memory. More rows use wgmma. If there are few tiles, programs split K, too, so that every SM
-reads. The last program of a tile adds the partial sums in the order of K.
+thread loads 16 bytes of them into its fragments and converts them there. The warps of a program split K, and add their sums in shared
+memory. A register of a fragment holds two weights. Of 4 bits, it holds weights i and i + 4 of a 32-bit word, which are 16 bits apart. One
+instruction extracts both (Frantar et al., "MARLIN", 2024). More rows use wgmma. If there are few tiles, programs split K, too, so that
+every SM reads. The last program of a tile adds the partial sums in the order of K.
 
 Weights are stored as most checkpoints store them: row by row of (N, K), K contiguous. A byte holds two weights of 4 bits, the lower one
 first, as in the int32 words (N, K / 8) of compressed-tensors' "pack-quantized" format. Scales and zero points are (N, K / group) in any
@@ -24,7 +25,8 @@ ROWS = 64  # the most rows of x per program
 GROUP = 128  # the default number of weights per scale
 #: By rows of a program: columns, steps ahead, warps, stages, the most registers, and the warps of a multiprocessor that read at the same
 #: time. Fitted to an H200. WHOLE replaces plans where its columns fill half a wave or a whole one, so that K needs no splits, whose sums
-#: would take up to a tenth of the time. For more than FEW_WEIGHTS of 4 bits, reading x for every 16 columns takes longer.
+#: would take up to a tenth of the time. For more than FEW_WEIGHTS of 4 bits, reading x for every 16 columns takes longer. For 16 rows and
+#: 4 bits, few warps suffice, because each converts many weights: twice as many programs took 1.2 times as long.
 PLANS: dict[int, tuple[int, int, int, int, int | None, int]] = {
     8: (32, 1, 4, 1, 128, 16),
     16: (64, 1, 4, 1, None, 16),
@@ -32,6 +34,7 @@ PLANS: dict[int, tuple[int, int, int, int, int | None, int]] = {
     ROWS: (64, 0, 4, 4, None, 8),
 }
 WHOLE = {8: (16, 1, 8, 1, 80, 16), 16: (16, 1, 8, 1, 128, 16)}
+PLANS_4_BITS = {16: (64, 1, 4, 1, None, 8)}
 FEW_WEIGHTS = 1 << 25
 LEAST_SPLIT, MOST_SPLITS = 256, 16  # the fewest elements of K per split, and the most splits
 ACTIVATIONS = ("float16", "bfloat16")
@@ -61,7 +64,8 @@ class QuantizedTile(NamedTuple):
     def constants(self) -> dict[str, int]:
         """The constants of the kernel that this tile is for."""
         found = {"BM": self.rows, "BN": self.columns, "BK": self.depth}
-        return found | ({"AHEAD": self.ahead, "WARPS": self.num_warps} if self.ahead else {})
+        ahead = self.ahead if self.num_stages == 1 else 0  # otherwise copies to shared memory run ahead
+        return found | ({"AHEAD": ahead, "WARPS": self.num_warps} if self.ahead else {})
 
     @property
     def options(self) -> dict[str, int]:
@@ -184,16 +188,17 @@ def int8_kernel(
 def int4_step(
     arrays, columns, first, step, sizes, steps, BK: bl.constexpr, WARPS: bl.constexpr, GROUP: bl.constexpr, KEEP: bl.constexpr
 ):  # fmt: skip
-    """Loads the weights, scales and zero points of all warps for their steps with this number, nothing from `length` on.
+    """Loads the words of eight weights, scales and zero points of all warps for their steps with this number, nothing from `length` on.
 
     `arrays`: w, scale, zero; `sizes`: length, n, words; `steps`: the distances of neighbours in the arrays. KEEP: see `int8_step`.
     """
     w, scale, zero = arrays
     length, n, words = sizes
     w_row, s_row, s_group, z_row, z_group = steps
-    at = (first * (BK // 2))[:, None] + step * (WARPS * BK // 2) + bl.arange(0, BK // 2)[None, :]
-    inside = (columns < n)[:, None] & (at < words) & (step < length)
-    y = bl.load(w + columns[:, None].to(bl.int64) * w_row + at, mask=inside, other=0, eviction_policy=KEEP)
+    at = (first * (BK // 8))[:, None] + step * (WARPS * BK // 8) + bl.arange(0, BK // 8)[None, :]
+    inside = (columns < n)[:, None] & (at < bl.multiple_of(words // 4, 4)) & (step < length)
+    w32 = w.to(bl.pointer_type(bl.int32)) + columns[:, None].to(bl.int64) * bl.multiple_of(w_row // 4, 4)
+    y = bl.load(w32 + at, mask=inside, other=0, eviction_policy=KEEP)
     here = first + step * WARPS
     scaled, group = (columns < n) & (here * (BK // 2) < words) & (step < length), here // (GROUP // BK)
     s = bl.load(scale + columns.to(bl.int64) * s_row + group * s_group, mask=scaled, other=0.0)
@@ -201,6 +206,27 @@ def int4_step(
     if zero is not None:
         z = bl.load(zero + columns.to(bl.int64) * z_row + group * z_group, mask=scaled, other=0.0)
     return y, s, z
+
+
+@blocknb.kernel
+def weights_in_pairs(y, z, dtype: bl.constexpr, WITH_ZEROS: bl.constexpr):
+    """The weights minus their zero points in a tile of words (columns, BK / 8); the integers are exact. The eight of a word are in the
+    order 0, 4, 1, 5, 2, 6, 3, 7: neighbours are 16 bits apart in the word, so that one mask extracts both."""
+    y = bl.join(y, y >> 8)
+    y = bl.join(y, y >> 4)
+    y = bl.join(y, y >> 16)
+    w = (y & 15).reshape(y.shape[0], 8 * y.shape[1]).to(dtype)
+    if WITH_ZEROS:
+        w = w - z.to(dtype)[:, None]
+    else:
+        w = w - 8.0
+    return w
+
+
+@blocknb.kernel
+def activations_in_pairs(a):
+    """The columns of a tile in the order of `weights_in_pairs`."""
+    return a.reshape(a.shape[0], a.shape[1] // 8, 2, 4).permute(0, 1, 3, 2).reshape(a.shape[0], a.shape[1])
 
 
 @blocknb.kernel
@@ -221,7 +247,7 @@ def int4_by_warps(
     GROUP: bl.constexpr, KEEP: bl.constexpr,
 ):  # fmt: skip
     """Computes BN columns of out = x @ ((w - zero) * scale).T as `int8_by_warps`. BK divides GROUP. The sums of a step are multiplied by
-    the scale of its group."""
+    the scale of its group. Without AHEAD, copies to shared memory run ahead."""
     tile, rows = bl.program_id(0), bl.arange(0, BM) + bl.program_id(2) * BM
     columns, first, at = parts_of_warps(tile, length, BN, BK, WARPS)
     total, dtype, zeros = bl.zeros((WARPS * BN, BM), bl.float32), x.dtype.element_ty, zero is not None
@@ -230,15 +256,21 @@ def int4_by_warps(
     for i in bl.static_range(AHEAD):
         queue += (int4_step(arrays, columns, first, i, sizes, steps, BK, WARPS, GROUP, KEEP),)
     a = activations(x, rows, at, True, m, k, x_row)
-    for step in range(0, length, AHEAD):
+    for step in range(0, length, AHEAD or 1):
         loaded = ()
-        for i in bl.static_range(AHEAD):
+        for i in bl.static_range(AHEAD or 1):
             following = activations(x, rows, at + (step + i + 1) * (WARPS * BK), step + i + 1 < length, m, k, x_row)
-            y, s, z = queue[i]
+            if AHEAD:
+                y, s, z = queue[i]
+            else:
+                y, s, z = int4_step(arrays, columns, first, step, sizes, steps, BK, WARPS, GROUP, KEEP)
             zero_sums = bl.zeros((WARPS * BN, BM), bl.float32)
-            product = product_of_warps(zero_sums, int4_weights(y, z, dtype, zeros), a, BN, WARPS)
+            product = product_of_warps(
+                zero_sums, weights_in_pairs(y, z, dtype, zeros), activations_in_pairs(a), BN, WARPS
+            )
             total += product * s.to(bl.float32)[:, None]
-            loaded += (int4_step(arrays, columns, first, step + i + AHEAD, sizes, steps, BK, WARPS, GROUP, KEEP),)
+            if AHEAD:
+                loaded += (int4_step(arrays, columns, first, step + i + AHEAD, sizes, steps, BK, WARPS, GROUP, KEEP),)
             a = following
         queue = loaded
     total = bl.sum(total.reshape(WARPS, BN, BM), 0)
@@ -273,8 +305,10 @@ def choose_quantized(m: int, n: int, k: int, on: Device, bits: int = 8) -> Quant
     if on.capability == 0:
         return QuantizedTile(max(16, rows), 64, depth, 0, 1, 4, 1)
     by_warps = rows if on.capability >= 80 else ROWS  # a part of K per warp takes mma.sync of bf16
-    plan = PLANS[by_warps]
-    if by_warps in WHOLE and (bits == 8 or n * k <= FEW_WEIGHTS):
+    plan, fixed = PLANS[by_warps], bits == 4 and by_warps in PLANS_4_BITS
+    if fixed:
+        plan = PLANS_4_BITS[by_warps]
+    elif by_warps in WHOLE and (bits == 8 or n * k <= FEW_WEIGHTS):
         columns, _, num_warps, *_, reading = WHOLE[by_warps]
         wave = reading // num_warps * on.processors
         plan = WHOLE[by_warps] if wave // 2 <= blocknb.cdiv(n, columns) <= wave else plan

@@ -86,9 +86,43 @@ def test_weights_go_from_memory_to_fragments_without_shared_memory():
     assert "int8" not in stored and stored.count("fp16") <= 1  # the result
     loads = [op for op in func.ops() if op.name == "load" and op.result.type.dtype.name == "int8"]
     assert {op.attrs["vec"] for op in loads} == {16}
-    _, without = compiled(quantized.int8_by_warps, by_warps, num_warps=4, num_stages=3)
     assert any("neighbours of A along K" in text for text in notes)
-    assert not any("neighbours of A along K" in text for text in without)
+
+
+def int4_arguments(k: int) -> dict[str, Any]:
+    """Random weights of 4 bits for a program of two warps that copy them ahead, with scales per 128."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((5, k)).astype(np.float16), rng.integers(0, 256, (32, k // 2), dtype=np.uint8)
+    scale = rng.random((32, k // 128)).astype(np.float16)
+    arrays = {"x": x, "w": w, "scale": scale, "zero": None, "out": np.full((5, 32), np.nan, np.float16), "parts": None}
+    sizes = {"m": 5, "n": 32, "k": k, "words": k // 2, "length": k // 256, "x_row": k, "w_row": k // 2, "out_row": 32}
+    steps = {"s_row": k // 128, "s_group": 1, "z_row": 0, "z_group": 0, "BM": 8, "BN": 16, "BK": 128, "GROUP": 128}
+    return arrays | sizes | steps | {"tickets": None, "AHEAD": 0, "SPLITS": 1, "WARPS": 2, "KEEP": "evict_first"}
+
+
+def test_each_warp_waits_only_for_the_words_that_it_copies():
+    func, notes = compiled(quantized.int4_by_warps, int4_arguments(1536), num_warps=2, num_stages=4)
+    names = [op.name for loop in func.ops() if loop.name == "for" for op in loop.blocks[0].ops]
+    assert names.count("copy_async") == names.count("warp_barrier") == 1
+    assert "barrier" not in names
+    assert any("each thread loads 32 neighbours of A along K" in text for text in notes)
+
+
+def test_warps_that_wait_only_for_their_own_copies_have_no_race():
+    given = int4_arguments(1536)
+    numbers = np.stack([given["w"] & 15, given["w"] >> 4], 2).reshape(32, 12, 128).astype(float) - 8
+    weights = (numbers * given["scale"].astype(float)[:, :, None]).reshape(32, 1536)
+    exact = (given["x"].astype(float) @ weights.T).astype(np.float16)
+    case = Case("int4", quantized.int4_by_warps, dict, lambda arguments: {"out": exact}, (2,), rtol=2e-2, atol=0.5)
+    func, _ = case.lower(given, "sm_90a", num_warps=2, num_stages=4)
+    for seed in range(3):
+        case.interpret(func, given, seed=seed)
+
+
+def test_warps_that_share_activations_multiply_by_wgmma():
+    for rows in (32, 128):
+        func, _ = compiled(quantized.int8_kernel, int8_arguments(SPLITS=1, BM=rows), num_warps=4, num_stages=3)
+        assert [op.attrs["instr"][:5] for op in func.ops() if op.name == "dot"] == ["wgmma"]
 
 
 def test_tma_copies_tiles_before_an_acquiring_atomic():

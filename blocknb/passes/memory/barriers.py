@@ -3,8 +3,9 @@
 A forward walk (a data-flow analysis) keeps the accesses since the last barrier. An op gets a barrier before it if it touches the same bytes
 as one of these and one of the two writes. A loop is walked until the accesses at its end agree with those assumed at its start. Shared
 memory has its final addresses by now, so buffers that share bytes conflict, too. An asynchronous copy counts as a write at its wait, and no
-access to its bytes may come in between. The same rules hold for global memory. There, the argument that a pointer comes from, and the
-distance of two accesses if it is known, say whether they overlap. Two arguments are assumed to be two arrays.
+access to its bytes may come in between. If each warp reads only what it has copied, a warp barrier can replace one of the CTA. It does so
+where fewer of those are left. The same rules hold for global memory. There, the argument that a pointer comes from, and the distance of two
+accesses if it is known, say whether they overlap. Two arguments are assumed to be two arrays.
 
 If warps have roles, a barrier is for the consumers only. Mbarriers guard the producer's copies. A TMA store reads its buffer until its
 wait. Triton calls this analysis Membar.
@@ -39,7 +40,7 @@ def barriers(func: Func, target: Target, notes: Notes) -> Func:
     When: always, on a GPU.
 
     What: the pass places a barrier before an access that touches the same bytes as an earlier one. One of them must write, with no barrier
-    between them. If only lanes of one warp conflict, a `warp_barrier` suffices.
+    between them. If only lanes of one warp conflict, a `warp_barrier` suffices, also for asynchronous copies.
 
     Why: without it a warp could read data too early or overwrite data that another warp still reads.
 
@@ -60,7 +61,12 @@ def barriers(func: Func, target: Target, notes: Notes) -> Func:
         barrier
         local_store %a, %z
     """
-    return BarrierPlacement(func, notes).run()
+    placement = BarrierPlacement(func, notes)
+    if placement.copied:
+        # Each warp may read only what it copies. Then its own barrier suffices, if no other one is needed there.
+        by_warps = BarrierPlacement(func, notes, by_warps=True)
+        placement = min(placement, by_warps, key=BarrierPlacement.count)
+    return placement.run()
 
 
 ANYWHERE = Value(None, "behind a pointer of unknown origin")
@@ -135,15 +141,15 @@ Pending = frozenset[MemoryAccess]
 class BarrierPlacement:
     """Finds the ops that need a barrier before them, then rebuilds the function with the barriers."""
 
-    def __init__(self, func: Func, notes: Notes):
+    def __init__(self, func: Func, notes: Notes, by_warps: bool = False):
         self.func, self.notes = func, notes
         self.facts = affine.analyze(func)
         self.offsets = {op.result: op for op in func.ops() if op.name == "alloc"}
         for op in func.ops():
             if op.name == "stage":
                 self.offsets[op.result] = self.offsets[op.args[0]]  # the analysis does not distinguish the stages
-        copied = (self.offsets[op.args[0]] for op in func.ops() if op.name == "copy_async")
-        self.copied = {op.id: op.result for op in copied}.values()
+        layouts = self.copied_layouts()
+        self.copied = layouts if by_warps else dict.fromkeys(layouts)
         late = [op for op in func.ops() if op.name == "dot" and op.attrs.get("in_flight")]
         self.maps = {op.result: op.args[0] for op in func.ops() if op.name == "tensor_map"}
         self.bulk = {op.args[1]: op for op in func.ops() if op.name == "store_bulk"}
@@ -152,13 +158,37 @@ class BarrierPlacement:
         self.before: dict[int, tuple[MemoryAccess, MemoryAccess]] = {}
         self.in_warp: set[int] = set()  # the ops before which a warp barrier suffices
         self.builder = Builder(first_id=func.next_id)
+        self.find()
 
-    def run(self) -> Func:
+    def count(self) -> int:
+        """The number of barriers of all warps."""
+        return len(self.before) - len(self.in_warp)
+
+    def copied_layouts(self) -> dict[Value, Layout | None]:
+        """The buffers of asynchronous copies. The layout in which threads copy, if each warp reads what it has copied, in all buffers."""
+        found: dict[Value, Layout | None] = {}
+        for op in self.func.ops():
+            if op.name == "copy_async":
+                buffer, layout = self.offsets[op.args[0]].result, op.args[1].type.layout
+                found[buffer] = layout if found.get(buffer, layout) == layout else None
+        for op in self.func.ops():
+            for x in op.args if op.name not in ("stage", "copy_async") else ():
+                buffer = self.offsets[x].result if x in self.offsets else x
+                own, layout = found.get(buffer), op.attrs.get("layout")
+                if own is not None and not (op.name == "local_load" and within_warps(own, layout)):
+                    found[buffer] = None
+        return found if None not in found.values() else dict.fromkeys(found)
+
+    def find(self) -> None:
+        """Finds the ops that need a barrier before them."""
         while True:  # each round knows the barriers of the previous one; a new barrier can only remove hazards
             known = frozenset(self.before), frozenset(self.in_warp)
             self.walk(self.func.body.ops, frozenset())
             if (frozenset(self.before), frozenset(self.in_warp)) == known:
                 break
+
+    def run(self) -> Func:
+        """The function with the barriers."""
         if not self.before:
             return self.func
         return self.func.replace(body=self.insert(self.func.body))
@@ -231,9 +261,13 @@ class BarrierPlacement:
         alloc = self.offsets[buffer]
         low, kind, tile = alloc.attrs["offset"], alloc.attrs["type"], None
         # Also in a circular buffer, because all stages have one layout.
-        if op.name in ("local_store", "local_load", "store_bulk", "store_wait"):
-            by = self.bulk[buffer] if op.name == "store_wait" else op
-            layout = by.args[1].type.layout if by.name == "local_store" else by.attrs.get("layout")
+        if op.name in ("local_store", "local_load", "store_bulk", "store_wait", "copy_async", "wait"):
+            layout: Layout | None
+            if op.name in ("copy_async", "wait"):
+                layout = self.copied[alloc.result]
+            else:
+                by = self.bulk[buffer] if op.name == "store_wait" else op
+                layout = by.args[1].type.layout if by.name == "local_store" else by.attrs.get("layout")
             tile = (kind.stage, layout) if layout is not None else None
         return MemoryAccess(write, low, low + kind.bytes, None, None, op, tile=tile)
 

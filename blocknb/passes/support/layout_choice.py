@@ -34,7 +34,7 @@ from blocknb.passes.support.layout_groups import LayoutGroups
 from blocknb.passes.support.mixed_sizes import widen_mixed
 from blocknb.passes.support.spread_lines import line_layout
 from blocknb.passes.support.tile_views import MOVING, POINTWISE, VIEWS, moved_layout, operand_layout
-from blocknb.passes.tile.select_mma import operand_layouts
+from blocknb.passes.tile.select_mma import loaded_operands, operand_layouts, vectors_first
 
 ITERATIONS = 16  # the assumed number of iterations of a loop
 SCALES = 256  # elements of a line by which a product with operands in registers is multiplied
@@ -155,12 +155,8 @@ class LayoutChoice:
 
     def propose_operands(self, op: Op, iterations: float) -> None:
         """Proposes the fragments of a product whose operands are loaded into registers, with each thread's neighbours along K first."""
-        for side, fragments in enumerate(operand_layouts(op) if "run" in op.attrs else ()):
-            assert fragments is not None
-            mask = fragments.dim_mask(1 - side)
-            along_k = sorted((not x & mask, x) for x in fragments.reg)
-            sorted_registers = fragments.replace(reg=tuple(x for _, x in along_k))
-            self.propose_behind(op.args[side], PRODUCT * iterations, sorted_registers)
+        for side, layout in loaded_operands(op):
+            self.propose_behind(op.args[side], PRODUCT * iterations, layout)
 
     def propose_behind(self, value: Value, weight: float, layout: Layout | None) -> None:
         """Proposes a layout for a tile, and matching ones for the tiles from which views and arithmetic compute it, up to its loads."""
@@ -174,6 +170,7 @@ class LayoutChoice:
             if op is not None and self.is_view(value):
                 todo.append((op.args[0], operand_layout(op, op.args[0], layout)))
             elif self.anchored(value):
+                layout = vectors_first(layout)
                 self.groups.propose(value, weight, layout)
                 self.fragments.add(layout)
                 todo += [(x, layout) for x in op.args if OPS[op.name].kind in POINTWISE] if op is not None else []

@@ -7,6 +7,7 @@ the numbers of warps that split M and N. Source: PTX ISA, "Warp-level matrix ins
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from blocknb.ir.build import Rebuild, rebuild, revised
@@ -23,6 +24,8 @@ from blocknb.trace import Notes
 
 WIDENED = 4  # neighbours along K of 8-bit operands: 4 bytes, which one lane gets from ldmatrix
 MOST_COLUMNS = 16  # of a product whose first operand is loaded into fragments
+VECTOR = 16  # bytes per thread and copy
+MOST_BITS = 8  # of an element of such an operand in memory
 #: Ops after which a value no longer counts as the result of a product.
 STOPS = ATOMICS | STRUCTURED | REDUCTIONS | {"load", "gather", "broadcast"}
 
@@ -68,12 +71,13 @@ def select_mma(func: Func, target: Target, notes: Notes) -> Func:
             notes(op, f"dot: fused multiply-adds instead of tensor cores: {why}", "missed")
             return NotImplemented
         a, _, c = (x.type for x in op.args)
+        run = direct.run(op)
         warps = tables.choose_warps(c.shape, func.attrs["num_warps"], instruction, rows_only=op.result in chained)
         if "stacked" in op.attrs:  # the frontend makes such a product for as many pairs of matrices as there are warps
             warps = func.attrs["num_warps"], 1
         layout = tables.accumulator(c.shape, instruction, warps)
         attrs = {**op.attrs, "instr": instruction.name, "layout": layout, "warps": warps}
-        if run := direct.run(op) or direct.widened_run(op):
+        if run := run or direct.widened_run(op):
             attrs["run"] = run
         new = revised(op, attrs=attrs)
         rebuild.builder.append(new)
@@ -92,8 +96,9 @@ class DirectOperands:
     """Finds the products of a function whose operand A each thread can load from global memory into its fragments. These operands are
     weights of 8 and 4 bits, which the thread converts after the load.
 
-    Such a product waits for memory, not for the tensor cores, because it has few columns. Its loop has no stages (`pipelining.stages`), so
-    no copy to shared memory runs ahead.
+    Such a product waits for memory, not for the tensor cores, because it has few columns. Either its loop has no stages
+    (`pipelining.stages`), so no copy to shared memory runs ahead. Or each warp multiplies matrices of its own, and reads the copies that it
+    has made. Warps that share operand B read it from shared memory so often that wgmma is faster.
     """
 
     def __init__(self, func: Func):
@@ -116,21 +121,22 @@ class DirectOperands:
     def run(self, dot: Op) -> int:
         """The neighbours along K that a thread loads at once: at least 4, or 0 for any other product."""
         a, _, c = (x.type for x in dot.args)
-        if a.dtype.bits != 16 or c.dtype != t.float32 or c.shape[1] > MOST_COLUMNS or self.stages.get(dot.id, 2) > 1:
+        if a.dtype.bits != 16 or c.dtype != t.float32 or c.shape[1] > MOST_COLUMNS or dot.id not in self.stages:
             return 0
-        for load in self.loads_behind(dot.args[0]):
-            shape, own = load.result.type.shape, load.attrs.get("layout")
-            if (
-                own is None
-                or load.result.type.dtype.bits >= a.dtype.bits
-                or len(shape) != 2
-                or shape[0] != a.shape[0]
-                or a.shape[1] % shape[1]
-            ):
-                continue
-            run = min(load.attrs.get("vec", 1), own.contiguous_registers(1)) * (a.shape[1] // shape[1])
-            return run if 4 <= run <= a.shape[1] // 4 else 0
-        return 0
+        if self.staged(dot) and "stacked" not in dot.attrs:
+            return 0
+        load = next((load for load in self.loads_behind(dot.args[0]) if holds_few_bits(load, a)), None)
+        if load is None:
+            return 0
+        elements = min(load.attrs.get("vec", 1), load.attrs["layout"].contiguous_registers(1))
+        run = elements * (a.shape[1] // load.result.type.shape[1])
+        if self.staged(dot) and elements * load.result.type.dtype.bytes < VECTOR:
+            return 0
+        return run if 4 <= run <= a.shape[1] // 4 else 0
+
+    def staged(self, dot: Op) -> bool:
+        """Whether copies to shared memory run ahead in the loop of a product."""
+        return self.stages[dot.id] > 1
 
     def widened_run(self, dot: Op) -> int:
         """The neighbours along K that a thread has of two loaded operands of 8-bit floats, converted to fp16: 4, or 0 for others.
@@ -185,6 +191,15 @@ def choose(op: Op, target: Target) -> tuple[tables.MmaInstruction | None, str]:
     return (None, why) if why else (instruction, "")
 
 
+def holds_few_bits(load: Op, a: t.Tile) -> bool:
+    """Whether a load brings all elements of an operand A in at most 8 bits each: one per element, or several in an integer."""
+    kind, layout = load.result.type, load.attrs.get("layout")
+    if layout is None or len(kind.shape) != 2 or kind.shape[0] != a.shape[0] or a.shape[1] % kind.shape[1]:
+        return False
+    single = kind.dtype.bits <= MOST_BITS or kind.dtype.kind in ("int", "uint")
+    return single and kind.dtype.bits * kind.shape[1] <= MOST_BITS * a.shape[1]
+
+
 def operands_of_dots(func: Func) -> set[Value]:
     """Results of dots that reach the first operand of another dot through elementwise ops (attention's P)."""
     firsts = [op.args[0] for op in func.ops() if op.name == "dot"]
@@ -211,6 +226,30 @@ def operand_layouts(op: Op) -> tuple[Layout | None, Layout | None]:
     if run := op.attrs.get("run"):
         return tables.neighbours_along_k(first, 1, run), tables.neighbours_along_k(second, 0, run)
     return first, second
+
+
+def loaded_operands(op: Op) -> Iterator[tuple[int, Layout]]:
+    """The operands (0: A, 1: B) of a dot that threads load into their fragments, with these layouts: each thread's neighbours along K come
+    first."""
+    for side, fragments in enumerate(operand_layouts(op) if "run" in op.attrs else ()):
+        assert fragments is not None
+        mask = fragments.dim_mask(1 - side)
+        along_k = sorted((not x & mask, x) for x in fragments.reg)
+        yield side, fragments.replace(reg=tuple(x for _, x in along_k))
+
+
+def vectors_first(layout: Layout) -> Layout:
+    """The layout with another order of registers: the longest run of neighbours along an axis comes first, as a load needs it."""
+
+    def run(axis: int) -> list[int]:
+        found, basis = [], 1 << layout.dim_bits(axis).start
+        while basis in layout.reg and basis & layout.dim_mask(axis):
+            found.append(basis)
+            basis <<= 1
+        return found
+
+    first = max(map(run, range(len(layout.shape))), key=len)
+    return layout.replace(reg=(*first, *sorted(x for x in layout.reg if x not in first)))
 
 
 def instruction_of(op: Op) -> tables.MmaInstruction:
