@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from blocknb.analysis.used_columns import UsedColumns
 from blocknb.ir.build import Rebuild, rebuild, revised
 from blocknb.ir.core import Func, Op, Value, definitions
 from blocknb.language import types as t
@@ -87,6 +88,7 @@ class WgmmaSelection:
         self.products, self.direct = made_of_dots(func), DirectOperands(func)
         self.kept = self.products | kept_in_registers(func, self.products)
         self.along_m = {op.id for op in func.ops() if op.name == "dot" and self.crossing(op.args[0], 0)}
+        self.used = UsedColumns(func)
         self.transposed = dict(pair for op in func.ops() if op.name == "dot" for pair in self.loads_to_transpose(op))
 
     def lower(self, op: Op) -> tuple[Op | None, str]:
@@ -118,6 +120,9 @@ class WgmmaSelection:
         }
         if crossed:
             attrs["permuted_rows"] = True
+        used = max(table.LEAST_COLUMNS, -(-self.used.of(op) // table.LEAST_COLUMNS) * table.LEAST_COLUMNS)
+        if groups[1] == 1 and used < c.shape[1]:
+            attrs["columns"] = used
         return revised(op, attrs=attrs), ""
 
     def loads_to_transpose(self, dot: Op) -> Iterator[tuple[int, Layout]]:
