@@ -1,7 +1,8 @@
 """The columns of products that a kernel uses. A wgmma can compute fewer columns than its tile has.
 
 The sizes of tiles are powers of two. A kernel for tiles of 128 by 208 multiplies tiles of 128 by 256, and takes the first 208 columns of
-the result by `tl.split`. The analysis follows a result through the loops that carry it, reshapes, transpositions and `tl.split`.
+the result by `tl.split`. The analysis follows a result through the loops that carry it, elementwise ops, reshapes,
+transpositions and `tl.split`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from blocknb.ir.core import Func, Op, Value, definitions, uses
+from blocknb.language.ops import OPS
 
 
 class UsedColumns:
@@ -46,6 +48,8 @@ class UsedColumns:
                 return [(op.result, held.transpose(op.attrs["perm"]))]
             case "reduce" if at == 0 and (index := self.picked(op)) is not None:
                 return [(op.results[0], np.take(held, index, op.attrs["axis"]))]
+            case name if OPS[name].kind == "elementwise" and op.result.type.shape == held.shape:
+                return [(op.result, held)]
         return []
 
     def picked(self, reduction: Op) -> int | None:

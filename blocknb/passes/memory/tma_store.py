@@ -83,8 +83,12 @@ def tma_store(func: Func, target: Target, notes: Notes) -> Func:
     found = TmaStoreFinder(func, notes)
     before, made = place(func)[1], func
     while found.stores:
-        made = tidy(TmaStoreLowering(func, found).run())
-        if place(made)[1] <= (HALF if before <= HALF else target.max_shared):
+        fits = False
+        for count in reversed(range(1, BUFFERS + 1)):
+            made = tidy(TmaStoreLowering(func, found, count).run())
+            if fits := place(made)[1] <= (HALF if before <= HALF else target.max_shared):
+                break
+        if fits:
             break
         adds = {id: store for id, store in found.stores.items() if store.op.name == "atomic"}
         for id, store in found.stores.items():
@@ -382,8 +386,9 @@ class TmaStoreFinder:
 class TmaStoreLowering(Rebuild):
     """Rebuilds the function with TMA stores."""
 
-    def __init__(self, func: Func, found: TmaStoreFinder):
+    def __init__(self, func: Func, found: TmaStoreFinder, count: int):
         super().__init__(func, lambda op, _: self.visit_op(op))
+        self.count = count  # buffers per shape
         self.found, self.stores = found, found.stores
         self.replaced = {op.id for store in found.stores.values() for op in store.replaced}
         self.maps: dict[tuple, Value] = {}
@@ -412,7 +417,7 @@ class TmaStoreLowering(Rebuild):
                 if store.buffer_key not in self.buffers:
                     kind = replace(store.type, stages=consumer_groups)
                     same = [x for x in self.stores.values() if x.buffer_key == store.buffer_key]
-                    count = BUFFERS if any(x.op.name == "store" for x in same) else min(BUFFERS, len(same))
+                    count = self.count if any(x.op.name == "store" for x in same) else min(self.count, len(same))
                     two = [b.value("alloc", type=kind, align=ALIGNMENT) for _ in range(count)]
                     self.buffers[store.buffer_key] = two
                     for buffer in two:
@@ -453,8 +458,8 @@ class TmaStoreLowering(Rebuild):
             run.clear()  # each thread counts only the stores that it started
         if not run:
             b.op("store_wait", in_flight=0)
-        elif len(run) >= BUFFERS:
-            b.op("store_wait", in_flight=BUFFERS - 1)
+        elif len(run) >= self.count:
+            b.op("store_wait", in_flight=self.count - 1)
         buffers = self.buffers[store.buffer_key]
         buffer = buffers[len(run) % len(buffers)]
         b.op("local_store", buffer, self.get(store.value))
