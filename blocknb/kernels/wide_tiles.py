@@ -36,6 +36,8 @@ def store_columns(c, m, n, c_step, c_column, row, column, total, WIDTH: bl.const
     """Stores the first WIDTH columns of a tile of the (m, n) result, in blocks whose widths are powers of two."""
     ROWS: bl.constexpr = total.shape[0]
     rest, at = total, column
+    if WIDTH == total.shape[1]:
+        store_block(c, m, n, c_step, c_column, row, at, rest)
     for bit in bl.static_range(8):
         HALF: bl.constexpr = 128 >> bit
         if rest.shape[1] > HALF and WIDTH % (2 * HALF):
@@ -68,13 +70,6 @@ def matmul_wide_kernel(
     rows, columns = row + bl.arange(0, BLOCK_M), column + bl.arange(0, BLOCK_N)
     total = finish(total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION).to(c.dtype.element_ty)
     store_columns(c, m, n, c_step, c_column, row, column, total, WIDTH)
-
-
-def blocks_of(width: int) -> tuple[int, int, int]:
-    """The widths of the blocks of columns of a tile: powers of two, the largest one first, then 0 for a block that there is not."""
-    found = [1 << bit for bit in reversed(range(width.bit_length())) if width >> bit & 1]
-    first, more, last = found + [0] * (3 - len(found))
-    return first, more, last
 
 
 def by_wide_tiles(p: MatmulProblem, t: TileShape, group: int) -> Any:
