@@ -332,6 +332,8 @@ class ScheduledRole(Observer):
     def copy_bulk(self, op: Op) -> None:
         stage: BufferStage = self.env[op.args[0]]
         index, (size, _), machine = self.scalar(op.args[3]), self.accessed(op), self.machine
+        if extents := op.attrs.get("extents"):
+            size = math.prod(extents) * op.args[0].type.dtype.bytes
         barrier: BarrierPhases = self.env[op.args[2]][index]
         stage = replace(stage, name=op.args[1].name.split(".")[0] or stage.name)  # of the array
         landed = machine.fetch(op, stage, size, self.now, (barrier.number, barrier.phase))
