@@ -57,7 +57,7 @@ def matmul_wide_kernel(
     bias=None, a_scale=None, b_scale=None, BY_ROW: bl.constexpr = False, ACTIVATION: bl.constexpr = "",
     SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32", c_column=None, CLUSTER: bl.constexpr = 1,
 ):  # fmt: skip
-    """Computes one tile of BLOCK_M by WIDTH per program, in a product of BLOCK_M by BLOCK_N; arguments as for `matmul_descriptor_kernel`."""
+    """Computes a tile of BLOCK_M by WIDTH per program, in a product of BLOCK_M by BLOCK_N. See `matmul_descriptor_kernel`."""
     a_blocks = operand_descriptor(a, m, k, a_step, BLOCK_M, BLOCK_K, TRANS_A)
     b_blocks = operand_descriptor(b, k, n, b_step, BLOCK_K, BLOCK_N, TRANS_B)
     tile_m, tile_n = place_of_pair(bl.program_id(0), m, n, BLOCK_M, WIDTH, GROUP, CLUSTER)

@@ -7,12 +7,11 @@ import numpy as np
 
 import blocknb
 import blocknb.language as bl
+from blocknb.kernels.tiling import operand_descriptor
+from blocknb.kernels.wide_tiles import store_columns
 from kernels.base import case, normal, poison, wide
 from kernels.float8 import product_case
 from kernels.products import attention_case, matmul_case
-
-from blocknb.kernels.tiling import operand_descriptor
-from blocknb.kernels.wide_tiles import store_columns
 
 
 def wgmma_case(name, *args, **options):

@@ -46,7 +46,7 @@ class WgmmaDot(OpLowering):
         fresh = made is not None and made.name == "const" and not made.attrs["value"]
         asm = WgmmaText(op, fresh)
         if not fresh:
-            asm.tie(asm.computed(self.registers.regs(asm.c)))
+            asm.tie([self.registers.regs(asm.c)[i] for i in asm.live])
         a = self.words(asm) if op.attrs["registers"] else self.descriptor(asm, asm.a, 0)
         b = self.descriptor(asm, asm.b, 1)
         count = self.state.unset_while_zero.get(asm.c)
@@ -216,24 +216,23 @@ class WgmmaText:
         self.a, self.b, self.c = op.args
         self.kind = llvm_type(self.c.type.dtype)
         self.count = self.c.type.layout.num_registers
-        self.columns = op.attrs.get("columns", self.instruction.n)
         self.live = computed_registers(op)
-        self.blocks = self.count * 128 // (wgmma.ROWS * self.instruction.n)
         self.each = len(self.live) // self.blocks  # accumulators of an instruction
         self.upper: dict[int, int] = {}
         self.lines: list[str] = []
         self.constraints = ["=f" if self.kind == "float" else "=r"] * len(self.live)
         self.operands: list[str] = []
 
+    @property
+    def blocks(self) -> int:
+        """The instructions of a warpgroup per step along K: one for each 64 rows."""
+        return self.count * 128 // (wgmma.ROWS * self.instruction.n)
+
     def operand(self, constraint: str, text: str) -> int:
         """Adds an operand and returns its number."""
         self.constraints.append(constraint)
         self.operands.append(text)
         return len(self.constraints) - 1
-
-    def computed(self, names: Sequence[str]) -> list[str]:
-        """Those of the registers of the tile that the product computes."""
-        return [names[i] for i in self.live]
 
     def tie(self, names: Sequence[str]) -> None:
         """Ties the accumulators to the results."""
@@ -305,7 +304,7 @@ class WgmmaText:
         if self.a.type.dtype in (t.float16, t.bfloat16):
             sides = [(x, side) for side, x in enumerate((self.a, self.b)) if isinstance(x.type, Buffer)]
             more += ["1" if self.described(x.type, side).mn_major else "0" for x, side in sides]
-        shape = f"m{wgmma.ROWS}n{self.columns}k{row.k}"
+        shape = f"m{wgmma.ROWS}n{self.op.attrs.get('columns', row.n)}k{row.k}"
         self.lines.append(
             f"wgmma.mma_async.sync.aligned.{shape}.{result}.{kinds[0]}.{kinds[1]} {held}, {', '.join([first, second, scale, *more])};"
         )

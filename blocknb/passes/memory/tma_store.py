@@ -40,7 +40,7 @@ from blocknb.passes.tile.simplify import tidy
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-BUFFERS = 2
+BUFFERS = 2  # of each shape, if shared memory has room
 WIDEST = 128  # bytes of a row under a swizzle
 OWN_ROWS = 16  # of a product, an instruction and warp
 LEAST_ROWS = 8  # of a warp's box: the pattern of a swizzle repeats after that
@@ -58,8 +58,8 @@ def tma_store(func: Func, target: Target, notes: Notes) -> Func:
     When: warps have roles, and a store is a box of an array. It is stored by a tensor descriptor, or by pointers with a mask that is the
     array's bounds.
 
-    What: the warps write the tile to one of two swizzled buffers, and TMA stores it from there. TMA also executes additions of fp32 that
-    need no order.
+    What: the warps write the tile to a swizzled buffer, one of two if they fit, and TMA stores it from there. TMA also executes additions
+    of fp32 that need no order.
 
     Why: the consumers start the next program while TMA stores, and no conversion for wide accesses is needed.
 
@@ -82,24 +82,24 @@ def tma_store(func: Func, target: Target, notes: Notes) -> Func:
     """
     found = TmaStoreFinder(func, notes)
     before, made = place(func)[1], func
+    most, count = HALF if before <= HALF else target.max_shared, BUFFERS
     while found.stores:
-        fits = False
-        for count in reversed(range(1, BUFFERS + 1)):
-            made = tidy(TmaStoreLowering(func, found, count).run())
-            if fits := place(made)[1] <= (HALF if before <= HALF else target.max_shared):
-                break
-        if fits:
+        made = tidy(TmaStoreLowering(func, found, count).run())
+        if place(made)[1] <= most:
             break
+        if count > 1:
+            count -= 1  # each store then waits for the one before
+            continue
         adds = {id: store for id, store in found.stores.items() if store.op.name == "atomic"}
         for id, store in found.stores.items():
             if id not in adds or len(adds) == len(found.stores):
                 found.refuse(store.op, "shared memory has no room for its buffers")
-        found.stores = adds if len(adds) < len(found.stores) else {}
+        found.stores, count = adds if len(adds) < len(found.stores) else {}, BUFFERS
     if not found.stores:
         return func
     firsts = {store.op.attrs.get("split_of", store.op.id): store for store in reversed(found.stores.values())}
     for store in firsts.values():
-        notes(store.op, store.text())
+        notes(store.op, store.text(count))
     return made
 
 
@@ -125,10 +125,15 @@ class TmaStore:
         """The number of elements that the store covers along an axis of the array."""
         return self.type.shape[self.box.axes.index(axis)] if axis in self.box.axes else 1
 
-    def text(self) -> str:
+    def text(self, count: int) -> str:
+        """The note for a store of a shape that has `count` buffers."""
         size = f"{self.type.bytes} bytes, {self.kind.swizzle}-byte swizzle"
         who = ", each warp its own rows" if self.each_warp else ""
-        what, where = ("sum", "a buffer") if self.op.name == "atomic" else ("store", f"one of {BUFFERS} buffers")
+        what, where = (
+            ("sum", "a buffer")
+            if self.op.name == "atomic"
+            else ("store", f"one of {count} buffers" if count > 1 else "a buffer")
+        )
         return f"{what}: by TMA from {where} of {size}{who}"
 
 
