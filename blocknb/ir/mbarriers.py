@@ -94,7 +94,8 @@ class Map:
                 piece = piece * count + index[along] // self.type.box[axis]
             inside &= (place >= 0) & (place < extent)
             address = address + place * stride * self.type.dtype.bytes
-        return Box(np.asarray(address), inside, piece, np.ravel_multi_index(tuple(index), buffer.type.shape))
+        number = np.asarray(np.ravel_multi_index(tuple(index), buffer.type.shape))
+        return Box(np.asarray(address), inside, piece, number)
 
 
 @dataclass(frozen=True)

@@ -321,12 +321,12 @@ class WarpSpecializationPlanner(PipeliningLegality):
         """The number of elements along each axis of a buffer that its products read: whole panels along the inner axis, and along the
         other one a multiple of the rows after which a swizzle repeats in both halves."""
         shape, readers = buffer.type.shape, self.readers(buffer)
-        columns = [x.attrs.get("columns") for x in readers if x.name == "dot" and x.args[1] is buffer]
-        if len(columns) < len(readers) or None in columns:
+        products = [x for x in readers if x.name == "dot" and x.args[1] is buffer and "columns" in x.attrs]
+        if len(products) < len(readers):
             return shape
         axis = wgmma.lies_as(1, readers[0].attrs.get("transposed", ()))
         unit = panel if axis == inner else 2 * SWIZZLE_ROWS
-        used = -(-max(columns) // unit) * unit
+        used = -(-max(x.attrs["columns"] for x in products) // unit) * unit
         return tuple(min(n, used) if i == axis else n for i, n in enumerate(shape))
 
     def readers(self, buffer: Value) -> list[Op]:
