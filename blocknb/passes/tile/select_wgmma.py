@@ -41,7 +41,7 @@ def select_wgmma(func: Func, target: Target, notes: Notes) -> Func:
     ieee precision, fp32.
 
     What: four warps multiply together. Both operands come from shared memory, or the first one from registers, if another product computes
-    it or it is fp32 stored along M.
+    it or it is fp32 stored along M. Columns at the end of the result that no op uses are left out, as `tl.split` may leave some.
 
     Why: wgmma reads an operand from shared memory once for four warps, and runs while the warps do other work.
 
@@ -165,10 +165,12 @@ class WgmmaSelection:
         count = instruction.instructions(c.shape[0], c.shape[1], a.shape[1])
         cut = " (cut off to tf32, not rounded)" if op.attrs.get("permuted_rows") else ""
         where = f"A from registers{cut}, B" if op.attrs["registers"] else "both operands"
+        n, used = c.shape[1], op.attrs.get("columns", c.shape[1])
+        unused = f"; nothing uses the last {n - used} columns, which it leaves out" if used < n else ""
         few = "; sums of 8-bit floats keep fewer digits than fp32" if a.dtype in t.FLOAT8 else ""
         return (
             f"dot: {instruction.name}, {count} per program ({warps[0]} x {warps[1]} warps over {c.shape[0]} x {c.shape[1]}), "
-            f"{where} from shared memory{few}"
+            f"{where} from shared memory{few}{unused}"
         )
 
 
