@@ -16,7 +16,7 @@ from blocknb.kernels.operands import MatmulProblem
 from blocknb.kernels.shapes import TileShape
 from blocknb.kernels.strides import device, empty
 from blocknb.kernels.tiling import finish, operand_descriptor, place
-from blocknb.kernels.wide_tiles import store_columns
+from blocknb.kernels.wide_tiles import store_part
 
 ROWS = 4  # of a tile, per program of the second launch
 
@@ -53,11 +53,11 @@ def last_wave_kernel(
             total = bl.dot(x, y, total, input_precision=PRECISION, out_dtype=SUM)
         if part >= 0:
             kept = parts + (part.to(bl.int64) * CLUSTER + rank) * (BLOCK_M * WIDTH)
-            store_columns(kept, BLOCK_M, WIDTH, WIDTH, 1, 0, 0, total, WIDTH)
+            store_part(kept, BLOCK_M, WIDTH, WIDTH, 1, 0, 0, total, WIDTH)
         else:
             rows, columns = row + bl.arange(0, BLOCK_M), column + bl.arange(0, BLOCK_N)
             out = finish(total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION).to(c.dtype.element_ty)
-            store_columns(c, m, n, c_step, c_column, row, column, out, WIDTH)
+            store_part(c, m, n, c_step, c_column, row, column, out, WIDTH)
 
 
 @blocknb.kernel(do_not_specialize=("m", "whole", "split", "splits"))

@@ -16,6 +16,8 @@ from blocknb.kernels.operands import MatmulProblem
 from blocknb.kernels.shapes import TileShape
 from blocknb.kernels.tiling import finish, operand_descriptor, place_of_pair, programs
 
+MOST_ELEMENTS = bl.constexpr(8192)  # of a block of a transposed product, so that shared memory has room for two
+
 
 @blocknb.kernel
 def store_block(c, m, n, c_step, c_column, row, column, total):
@@ -32,21 +34,51 @@ def store_block(c, m, n, c_step, c_column, row, column, total):
 
 
 @blocknb.kernel
-def store_columns(c, m, n, c_step, c_column, row, column, total, WIDTH: bl.constexpr):
-    """Stores the first WIDTH columns of a tile of the (m, n) result, in blocks whose widths are powers of two."""
+def halves(total, AXIS: bl.constexpr):
+    """The two halves of a tile along an axis."""
     ROWS: bl.constexpr = total.shape[0]
-    rest, at = total, column
-    if WIDTH == total.shape[1]:
-        store_block(c, m, n, c_step, c_column, row, at, rest)
+    COLUMNS: bl.constexpr = total.shape[1]
+    if AXIS:
+        both = bl.permute(bl.reshape(total, (ROWS, 2, COLUMNS // 2)), (0, 2, 1))
+    else:
+        both = bl.permute(bl.reshape(total, (2, ROWS // 2, COLUMNS)), (1, 2, 0))
+    return bl.split(both)
+
+
+@blocknb.kernel
+def store_rows(c, m, n, c_step, c_column, row, column, total):
+    """Stores a block, some rows at a time. Threads hold the columns of such a tile, so it goes through a buffer."""
+    blocks = (total,)
+    for _ in bl.static_range(3):
+        if blocks[0].numel > MOST_ELEMENTS:
+            smaller = ()
+            for i in bl.static_range(len(blocks)):
+                upper, lower = halves(blocks[i], 0)
+                smaller += (upper, lower)
+            blocks = smaller
+    for i in bl.static_range(len(blocks)):
+        store_block(c, m, n, c_step, c_column, row + i * blocks[i].shape[0], column, blocks[i])
+
+
+@blocknb.kernel
+def store_part(c, m, n, c_step, c_column, row, column, total, WIDTH: bl.constexpr, AXIS: bl.constexpr = 1):
+    """Stores the first WIDTH columns (AXIS 1) or rows (AXIS 0) of a tile of the (m, n) result, in blocks of a power of two of them."""
+    rest, at = total, 0
+    if WIDTH == total.shape[AXIS]:
+        if AXIS:
+            store_block(c, m, n, c_step, c_column, row, column, rest)
+        else:
+            store_rows(c, m, n, c_step, c_column, row, column, rest)
     for bit in bl.static_range(8):
         HALF: bl.constexpr = 128 >> bit
-        if rest.shape[1] > HALF and WIDTH % (2 * HALF):
-            left, right = bl.split(bl.permute(bl.reshape(rest, (ROWS, 2, HALF)), (0, 2, 1)))
-            rest = left
+        if rest.shape[AXIS] > HALF and WIDTH % (2 * HALF):
+            rest, right = halves(rest, AXIS)
             if WIDTH & HALF:
-                store_block(c, m, n, c_step, c_column, row, at, left)
-                at += HALF
-                rest = right
+                if AXIS:
+                    store_block(c, m, n, c_step, c_column, row, column + at, rest)
+                else:
+                    store_rows(c, m, n, c_step, c_column, row + at, column, rest)
+                rest, at = right, at + HALF
 
 
 @blocknb.kernel
@@ -57,7 +89,7 @@ def matmul_wide_kernel(
     bias=None, a_scale=None, b_scale=None, BY_ROW: bl.constexpr = False, ACTIVATION: bl.constexpr = "",
     SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32", c_column=None, CLUSTER: bl.constexpr = 1,
 ):  # fmt: skip
-    """Computes a tile of BLOCK_M by WIDTH per program, in a product of BLOCK_M by BLOCK_N. See `matmul_descriptor_kernel`."""
+    """Computes a tile of BLOCK_M by WIDTH per program, in a product of BLOCK_M by BLOCK_N. Other arguments are as for `matmul_descriptor_kernel`."""
     a_blocks = operand_descriptor(a, m, k, a_step, BLOCK_M, BLOCK_K, TRANS_A)
     b_blocks = operand_descriptor(b, k, n, b_step, BLOCK_K, BLOCK_N, TRANS_B)
     tile_m, tile_n = place_of_pair(bl.program_id(0), m, n, BLOCK_M, WIDTH, GROUP, CLUSTER)
@@ -68,15 +100,59 @@ def matmul_wide_kernel(
         y = b_blocks.load([column, inner]).T if TRANS_B else b_blocks.load([inner, column])
         total = bl.dot(x, y, total, input_precision=PRECISION, out_dtype=SUM)
     rows, columns = row + bl.arange(0, BLOCK_M), column + bl.arange(0, BLOCK_N)
-    total = finish(total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION).to(c.dtype.element_ty)
-    store_columns(c, m, n, c_step, c_column, row, column, total, WIDTH)
+    total = finish(total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION)
+    store_part(c, m, n, c_step, c_column, row, column, total.to(c.dtype.element_ty), WIDTH)
 
 
-def by_wide_tiles(p: MatmulProblem, t: TileShape, group: int) -> Any:
-    """Computes a single non-empty product of described operands with tiles of t.m by t.n, t.n being no power of two; returns its result."""
+@blocknb.kernel
+def matmul_high_kernel(
+    a, b, c, m, n, k, a_step, b_step, c_step,
+    HEIGHT: bl.constexpr, BLOCK_M: bl.constexpr, MORE_M: bl.constexpr, BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, GROUP: bl.constexpr,
+    TRANS_A: bl.constexpr = False, TRANS_B: bl.constexpr = False,
+    bias=None, a_scale=None, b_scale=None, BY_ROW: bl.constexpr = False, ACTIVATION: bl.constexpr = "",
+    SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32", c_column=None, CLUSTER: bl.constexpr = 1,
+):  # fmt: skip
+    """Computes a tile of HEIGHT by BLOCK_N per program, as the transposed product of BLOCK_N by BLOCK_M, and of BLOCK_N by MORE_M if HEIGHT
+    exceeds BLOCK_M. Other arguments are as for `matmul_descriptor_kernel`."""
+    a_blocks = operand_descriptor(a, m, k, a_step, BLOCK_M, BLOCK_K, TRANS_A)
+    b_blocks = operand_descriptor(b, k, n, b_step, BLOCK_K, BLOCK_N, TRANS_B)
+    tile_m, tile_n = place_of_pair(bl.program_id(0), m, n, HEIGHT, BLOCK_N, GROUP, CLUSTER)
+    row, column = tile_m * HEIGHT, tile_n * BLOCK_N
+    columns = column + bl.arange(0, BLOCK_N)
+    total = bl.zeros((BLOCK_N, BLOCK_M), SUM)
+    if MORE_M:
+        more_blocks = operand_descriptor(a, m, k, a_step, MORE_M, BLOCK_K, TRANS_A)
+        more = bl.zeros((BLOCK_N, MORE_M), SUM)
+    for inner in range(0, k, BLOCK_K):
+        x = a_blocks.load([inner, row]).T if TRANS_A else a_blocks.load([row, inner])
+        y = b_blocks.load([column, inner]).T if TRANS_B else b_blocks.load([inner, column])
+        if MORE_M:
+            z = more_blocks.load([inner, row + BLOCK_M]).T if TRANS_A else more_blocks.load([row + BLOCK_M, inner])
+        total = bl.dot(y.T, x.T, total, input_precision=PRECISION, out_dtype=SUM)
+        if MORE_M:
+            more = bl.dot(y.T, z.T, more, input_precision=PRECISION, out_dtype=SUM)
+    rows = row + bl.arange(0, BLOCK_M)
+    total = finish(total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION, True).to(c.dtype.element_ty)
+    store_part(c, m, n, c_step, c_column, row, column, total.T, BLOCK_M if MORE_M else HEIGHT, 0)
+    if MORE_M:
+        rows = row + BLOCK_M + bl.arange(0, MORE_M)
+        more = finish(more, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION, True).to(c.dtype.element_ty)
+        store_part(c, m, n, c_step, c_column, row + BLOCK_M, column, more.T, HEIGHT - BLOCK_M, 0)
+
+
+WIDEST = 256  # columns of a product
+
+
+def by_wide_tiles(p: MatmulProblem, t: TileShape, group: int, swapped: bool = False) -> Any:
+    """Computes a single non-empty product of described operands with tiles of t.m by t.n, one of which need not be a power of two: t.n up
+    to 256, or with `swapped`, which computes the transposed result, t.m up to 512. Returns the result."""
     given, named = arguments(p)
-    matmul_wide_kernel[programs(p.m, p.n, t),](
-        *given, **named, BLOCK_M=t.m, BLOCK_N=blocknb.next_power_of_2(t.n), WIDTH=t.n, BLOCK_K=t.k, GROUP=group, CLUSTER=t.cluster,
-        **t.options,
-    )  # fmt: skip
+    named |= {"BLOCK_K": t.k, "GROUP": group, "CLUSTER": t.cluster, **t.options}
+    grid = (programs(p.m, p.n, t),)
+    if swapped:
+        block = min(WIDEST, blocknb.next_power_of_2(t.m))
+        more = blocknb.next_power_of_2(t.m - block + 1) if t.m > block else 0
+        matmul_high_kernel[grid](*given, **named, HEIGHT=t.m, BLOCK_M=block, MORE_M=more, BLOCK_N=t.n)
+    else:
+        matmul_wide_kernel[grid](*given, **named, BLOCK_M=t.m, BLOCK_N=blocknb.next_power_of_2(t.n), WIDTH=t.n)
     return p.out

@@ -10,7 +10,7 @@ import pytest
 import blocknb
 import blocknb.language as bl
 from blocknb.analysis.used_columns import UsedColumns
-from blocknb.kernels.wide_tiles import matmul_wide_kernel, store_columns
+from blocknb.kernels.wide_tiles import matmul_wide_kernel, store_part
 
 SIZE = 1024
 
@@ -28,7 +28,7 @@ def halves(a, b, c, n, k, WHOLE: bl.constexpr, FIRST: bl.constexpr, BIAS: bl.con
     if WHOLE:
         total = bl.maximum(total, bl.max(total, 1)[:, None])  # needs all columns
     left, right = bl.split(bl.permute(bl.reshape(total.to(bl.float16), (64, 2, 64)), (0, 2, 1)))
-    store_columns(c, 64, n, n, None, 0, 0, left if FIRST else right, 48)
+    store_part(c, 64, n, n, None, 0, 0, left if FIRST else right, 48)
 
 
 def products(compiled):

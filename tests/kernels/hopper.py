@@ -8,7 +8,7 @@ import numpy as np
 import blocknb
 import blocknb.language as bl
 from blocknb.kernels.tiling import operand_descriptor
-from blocknb.kernels.wide_tiles import store_columns
+from blocknb.kernels.wide_tiles import store_part
 from kernels.base import case, normal, poison, wide
 from kernels.float8 import product_case
 from kernels.products import attention_case, matmul_case
@@ -152,7 +152,7 @@ def used_columns(
     for inner in range(0, k, BK):
         y = columns.load([column, inner]).T if TRANS_B else columns.load([inner, column])
         total = bl.dot(rows.load([row, inner]), y, total)
-    store_columns(c, m, n, n, None, row, column, total.to(c.dtype.element_ty), WIDTH)
+    store_part(c, m, n, n, None, row, column, total.to(c.dtype.element_ty), WIDTH)
 
 
 def used_columns_case(name, width, block, transposed, m=72, n=176, k=96, **options):
