@@ -49,6 +49,22 @@ def test_split_last_waves_and_wide_tiles_match_float64(monkeypatch: pytest.Monke
         check(p, expected)
 
 
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("order", ["nn", "tt"])
+@pytest.mark.parametrize("tile", [(208, 128), (96, 256), (304, 64), (272, 128)], ids=str)
+@pytest.mark.parametrize("whole_rows", [True, False])
+def test_tiles_of_transposed_results_match_float64(order, tile, whole_rows):
+    m, n, k = 600, 264, 200
+    a, b = stored(m, k, order[0] == "t"), stored(k, n, order[1] == "t")
+    bias = seeds.rng().standard_normal(n).astype(np.float32)
+    expected = np.maximum(a.astype(np.float64) @ b.astype(np.float64) + bias, 0)
+    for cluster in (1, 2):
+        out = np.full((m, n), np.nan, np.float16) if whole_rows else np.full((n, m), np.nan, np.float16).T
+        p = MatmulProblem.of(a, b, out, bias=bias, activation="relu")
+        assert wide_tiles.by_wide_tiles(p, TileShape(*tile, 64, 8, 3, 1, cluster), 8, swapped=True) is out
+        check(p, expected)
+
+
 @pytest.mark.parametrize("width", [256, 192, 208])
 def test_parts_of_the_last_wave_are_stored_without_a_buffer_for_the_whole_tile(width):
     a, b, c = (np.zeros(shape, np.float16) for shape in ((4096, 4096), (4096, 3072), (4096, 3072)))

@@ -41,7 +41,7 @@ Lines = tuple[int | None, int | None]
 
 class TileCost(NamedTuple):
     """A tile, its warps and stages; microseconds of a multiprocessor per step along K, and for the rest of the tile; the CTAs of a cluster,
-    which read the second operand together."""
+    which read the second operand together. `swapped`: the kernel computes the transposed result, whose columns are the tile's rows."""
 
     m: int
     n: int
@@ -50,6 +50,7 @@ class TileCost(NamedTuple):
     step: float
     rest: float
     cluster: int = 1
+    swapped: bool = False
 
 
 #: Tiles that one program each computes; those of four warps take turns on a multiprocessor (ping-pong).
@@ -68,6 +69,10 @@ WHOLE = (
     TileCost(128, 256, 8, 4, 0.671, 1.53, 2),
     TileCost(128, 192, 8, 4, 0.527, 1.24, 2),
 )
+#: Tiles of the transposed result, of more than 256 rows in two products.
+HIGH = tuple(
+    TileCost(rows, 128, 8, 4 if rows <= 256 else 3, 0.0026 * rows, 1.5, 1, True) for rows in range(112, 321, 16)
+)
 #: Tiles of the kernel that splits the last wave along K.
 LAST_WAVE = (TileCost(128, 256, 8, 4, 0.667, 1.65), TileCost(128, 192, 8, 4, 0.514, 1.37))
 #: Tiles of the kernel that splits all tiles along K.
@@ -79,7 +84,8 @@ PARTS = (
 
 
 class PlannedWork(NamedTuple):
-    """A product on a device. `lines`: lines of 128 bytes per row of a tile of either operand. `aligned`: rows of the result are aligned."""
+    """A product on a device. `lines`: lines of 128 bytes per row of a tile of either operand. `aligned`: rows of the result are aligned.
+    `along_k`: for either operand, whether neighbours along K are neighbours in memory."""
 
     m: int
     n: int
@@ -87,6 +93,7 @@ class PlannedWork(NamedTuple):
     processors: int
     lines: tuple[int, int]
     aligned: bool
+    along_k: tuple[bool, bool]
 
     @property
     def steps(self) -> int:
@@ -95,11 +102,17 @@ class PlannedWork(NamedTuple):
     def tiles(self, one: TileCost) -> int:
         return one.cluster * math.ceil(self.m / (one.cluster * one.m)) * math.ceil(self.n / one.n)
 
+    def lines_of(self, side: int, extent: int) -> float:
+        """The lines of an operand's tile per step: of `extent` rows of a (side 0) or columns of b. Tiles of an operand that is not stored
+        along K begin inside of lines if their extent is no multiple of INNER. Then most of their rows touch one more line."""
+        crossing = 0 if self.along_k[side] else 1 - math.gcd(extent, INNER) / INNER
+        return extent * max(self.lines[side], 1 + crossing)
+
     def per_tile(self, one: TileCost, steps: int, running: int) -> float:
         """The microseconds of a multiprocessor for a tile with this number of steps, while `running` tiles run on the device."""
         busy = min(1, running / self.processors)
         apart, together = (READ_APART, READ_TOGETHER) if one.cluster > 1 else (1, 1)
-        lines = one.m * self.lines[0] * apart + one.n * self.lines[1] * together
+        lines = self.lines_of(0, one.m) * apart + self.lines_of(1, one.n) * together
         reading = LINE_READ * lines * (READ_ALONE + (1 - READ_ALONE) * busy)
         return steps * max(one.step, reading) + one.rest
 
@@ -119,15 +132,19 @@ def _megabytes(one: TileCost, split: int, splits: int) -> float:
 
 
 @functools.lru_cache(4096)
-def plan(m: int, n: int, k: int, device: Device, lines: Lines, aligned: bool) -> Plan:
+def plan(
+    m: int, n: int, k: int, device: Device, lines: Lines, aligned: bool, along_k: tuple[bool, bool] = (True, False)
+) -> Plan:
     """The fastest plan by the model; arguments as for `candidates`."""
-    return min(candidates(m, n, k, device, lines, aligned))[1]
+    return min(candidates(m, n, k, device, lines, aligned, along_k))[1]
 
 
-def candidates(m: int, n: int, k: int, device: Device, lines: Lines, aligned: bool) -> list[tuple[float, Plan]]:
+def candidates(
+    m: int, n: int, k: int, device: Device, lines: Lines, aligned: bool, along_k: tuple[bool, bool] = (True, False)
+) -> list[tuple[float, Plan]]:
     """All plans for (m, k) by (k, n), with their predicted times in microseconds.
 
-    `lines`: see `MatmulProblem.lines`; they must not be 0. `aligned`: whether a descriptor describes the result.
+    `lines` and `along_k`: see `MatmulProblem`; no lines may be 0. `aligned`: whether a descriptor describes the result.
     """
     found = []
     for copied in itertools.product((False, True), repeat=2):
@@ -138,8 +155,9 @@ def candidates(m: int, n: int, k: int, device: Device, lines: Lines, aligned: bo
             continue
         moved = 1e-6 * 2 * ITEM * (m * k * copied[0] + k * n * copied[1])
         copying = FIXED + (COPY + COPY_MEGABYTE * moved) * any(copied)
-        work = PlannedWork(m, n, k, device.processors, (a, b), aligned)
-        for time, tile, last_wave in (*_whole(work), *_last_wave(work), *_parts(work)):
+        work = PlannedWork(m, n, k, device.processors, (a, b), aligned, along_k)
+        found += [(time + copying, Plan(_shape(one), copied, one.swapped)) for time, one in _whole(work)]
+        for time, tile, last_wave in (*_last_wave(work), *_parts(work)):
             found.append((time + copying, Plan(tile, copied, last_wave=last_wave)))
     return found
 
@@ -148,12 +166,12 @@ def _shape(one: TileCost, splits: int = 1) -> TileShape:
     return TileShape(one.m, one.n, INNER, one.num_warps, one.num_stages, splits, one.cluster)
 
 
-def _whole(work: PlannedWork) -> Iterator[tuple[float, TileShape, bool]]:
+def _whole(work: PlannedWork) -> Iterator[tuple[float, TileCost]]:
     """Tiles that one program each computes."""
-    for one in WHOLE:
+    for one in (*WHOLE, *HIGH):
         tiles = work.tiles(one)
         each = work.per_tile(one, work.steps, tiles) + work.storing(one)
-        yield work.total(math.ceil(tiles / work.processors) * each), _shape(one), False
+        yield work.total(math.ceil(tiles / work.processors) * each), one
 
 
 def _last_wave(work: PlannedWork) -> Iterator[tuple[float, TileShape, bool]]:

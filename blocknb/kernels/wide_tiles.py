@@ -136,7 +136,9 @@ def matmul_high_kernel(
     store_part(c, m, n, c_step, c_column, row, column, total.T, BLOCK_M if MORE_M else HEIGHT, 0)
     if MORE_M:
         rows = row + BLOCK_M + bl.arange(0, MORE_M)
-        more = finish(more, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION, True).to(c.dtype.element_ty)
+        more = finish(more, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION, True).to(
+            c.dtype.element_ty
+        )
         store_part(c, m, n, c_step, c_column, row + BLOCK_M, column, more.T, HEIGHT - BLOCK_M, 0)
 
 
