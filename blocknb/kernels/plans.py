@@ -168,7 +168,7 @@ def _shape(one: TileCost, splits: int = 1) -> TileShape:
 
 def _whole(work: PlannedWork) -> Iterator[tuple[float, TileCost]]:
     """Tiles that one program each computes."""
-    for one in (*WHOLE, *HIGH):
+    for one in (*WHOLE, *(HIGH if work.aligned else ())):
         tiles = work.tiles(one)
         each = work.per_tile(one, work.steps, tiles) + work.storing(one)
         yield work.total(math.ceil(tiles / work.processors) * each), one
