@@ -1,8 +1,9 @@
 """Plans for products of 16-bit matrices on Hopper, chosen by a cost model that was fitted to random shapes on an H200.
 
-A plan has a kernel, a tile, splits along K, and operands that are copied first. `candidates` predicts the time of every plan in
-microseconds, and `plan` takes the fastest. The model knows waves of tiles, the rates of tensor cores and of the L2 cache, DRAM, prologues
-and epilogues, further launches, copies, and results whose rows are not aligned. `blocknb bench plan_check` measures all candidates and
+A plan has a kernel, a tile, splits along K, and operands that are copied first. It may compute the transposed result. `candidates`
+predicts the time of every plan in microseconds, and `plan` takes the fastest. The model knows waves of tiles, the rates of tensor cores
+and of the L2 cache, DRAM, prologues and epilogues, further launches, copies, and results whose rows are not aligned. Power limits tensor
+cores: the clock is higher if fewer multiprocessors multiply, and in a short product. `blocknb bench plan_check` measures all candidates and
 compares the choice with the fastest.
 """
 
@@ -23,11 +24,19 @@ LEAST_SPLIT = 192  # elements of K per part
 MOST_SPLITS = 12
 
 #: Microseconds. All candidates take FIXED: it is there for comparisons with measured times, which contain an empty launch.
-FIXED = 6.1
-LINE_READ = 1.274e-3  # of a multiprocessor that reads a line of 128 bytes from the L2 cache, if all of them read
+FIXED = 5.2
+ROW_READ = 0.95e-3  # of a multiprocessor that reads a row of a tile, a whole line of 128 bytes, from the L2 cache, if all of them read
+LINE_READ = (
+    1.274e-3  # the same for one of the two lines of a row that begins inside of a line, and for any line of PARTS
+)
 READ_ALONE = 0.455  # the share of that time if few others read
 READ_TOGETHER = 0.66  # the share of that time if the two CTAs of a cluster read the line together
 READ_APART = 1.15  # the same for a line that only one CTA of a cluster reads: the other one waits (an H100, 3000 cubed)
+CROSSING = (
+    0.12  # by how much longer a step takes if all tiles begin inside of lines, although rows of the operand do not
+)
+IDLE = 0.2  # by how much shorter a step is if nearly no other multiprocessor multiplies: the clock is higher
+ONE_WAVE = 0.94  # the share of a step's time in products of one wave, which end before the clock falls
 MEGABYTE = 0.412  # of DRAM, for operands and result, each once
 # Of the launch that adds up the parts of a last wave, and per megabyte of parts in fp32; the same if all tiles have parts.
 SUM, SUM_MEGABYTE = 3.82, 0.247
@@ -55,26 +64,44 @@ class TileCost(NamedTuple):
 
 #: Tiles that one program each computes; those of four warps take turns on a multiprocessor (ping-pong).
 WHOLE = (
-    TileCost(128, 256, 8, 4, 0.658, 1.63),
-    TileCost(128, 224, 8, 4, 0.610, 1.45),
-    TileCost(128, 208, 8, 4, 0.590, 1.35),
-    TileCost(128, 192, 8, 4, 0.506, 1.16),
-    TileCost(128, 160, 8, 5, 0.450, 1.15),
-    TileCost(128, 144, 8, 5, 0.418, 1.15),
-    TileCost(128, 128, 4, 3, 0.338, 0.65),
-    TileCost(128, 96, 4, 4, 0.306, 1.02),
-    TileCost(128, 64, 4, 6, 0.200, 0.50),
-    TileCost(64, 128, 4, 8, 0.169, 0.10),
-    TileCost(64, 64, 4, 8, 0.134, 0.10),
-    TileCost(128, 256, 8, 4, 0.671, 1.53, 2),
-    TileCost(128, 192, 8, 4, 0.527, 1.24, 2),
+    TileCost(128, 256, 8, 4, 0.674, 1.20),
+    TileCost(128, 240, 8, 4, 0.640, 1.30),
+    TileCost(128, 224, 8, 4, 0.597, 1.10),
+    TileCost(128, 208, 8, 4, 0.561, 1.14),
+    TileCost(128, 192, 8, 4, 0.513, 1.03),
+    TileCost(128, 176, 8, 4, 0.481, 0.85),
+    TileCost(128, 160, 8, 4, 0.432, 0.90),
+    TileCost(128, 144, 8, 4, 0.390, 0.90),
+    TileCost(128, 128, 4, 3, 0.353, 0.10),
+    TileCost(128, 96, 4, 4, 0.285, 0.70),
+    TileCost(128, 64, 4, 6, 0.215, 0.50),
+    TileCost(64, 128, 4, 8, 0.210, 0.05),
+    TileCost(64, 64, 4, 8, 0.150, 0.05),
+    TileCost(128, 256, 8, 4, 0.681, 1.54, 2),
+    TileCost(128, 192, 8, 4, 0.522, 1.32, 2),
 )
-#: Tiles of the transposed result, of more than 256 rows in two products.
-HIGH = tuple(
-    TileCost(rows, 128, 8, 4 if rows <= 256 else 3, 0.0026 * rows, 1.5, 1, True) for rows in range(112, 321, 16)
+#: Tiles of the transposed result.
+HIGH = (
+    TileCost(256, 128, 8, 4, 0.675, 1.20, 1, True),
+    TileCost(240, 128, 8, 4, 0.637, 1.50, 1, True),
+    TileCost(224, 128, 8, 4, 0.596, 1.27, 1, True),
+    TileCost(208, 128, 8, 4, 0.561, 1.14, 1, True),
+    TileCost(192, 128, 8, 4, 0.516, 1.03, 1, True),
+    TileCost(176, 128, 8, 4, 0.481, 0.81, 1, True),
+    TileCost(160, 128, 8, 4, 0.432, 1.04, 1, True),
+    TileCost(144, 128, 8, 4, 0.385, 0.98, 1, True),
+    TileCost(128, 256, 8, 4, 0.675, 1.40, 1, True),
+    TileCost(112, 256, 8, 4, 0.604, 1.08, 1, True),
+    TileCost(96, 256, 8, 4, 0.523, 1.09, 1, True),
+    TileCost(80, 256, 8, 4, 0.459, 1.02, 1, True),
+    TileCost(112, 128, 4, 3, 0.316, 0.06, 1, True),
+    TileCost(96, 128, 4, 3, 0.289, 0.05, 1, True),
+    TileCost(80, 128, 4, 4, 0.256, 0.17, 1, True),
+    TileCost(48, 128, 4, 4, 0.200, 0.05, 1, True),
+    TileCost(96, 64, 4, 4, 0.171, 0.13, 1, True),
 )
 #: Tiles of the kernel that splits the last wave along K.
-LAST_WAVE = (TileCost(128, 256, 8, 4, 0.667, 1.65), TileCost(128, 192, 8, 4, 0.514, 1.37))
+LAST_WAVE = (TileCost(128, 256, 8, 4, 0.679, 1.65), TileCost(128, 192, 8, 4, 0.519, 1.37))
 #: Tiles of the kernel that splits all tiles along K.
 PARTS = (
     TileCost(128, 128, 4, 3, 0.326, 0.74),
@@ -102,19 +129,25 @@ class PlannedWork(NamedTuple):
     def tiles(self, one: TileCost) -> int:
         return one.cluster * math.ceil(self.m / (one.cluster * one.m)) * math.ceil(self.n / one.n)
 
-    def lines_of(self, side: int, extent: int) -> float:
-        """The lines of an operand's tile per step: of `extent` rows of a (side 0) or columns of b. Tiles of an operand that is not stored
-        along K begin inside of lines if their extent is no multiple of INNER. Then most of their rows touch one more line."""
-        crossing = 0 if self.along_k[side] else 1 - math.gcd(extent, INNER) / INNER
-        return extent * max(self.lines[side], 1 + crossing)
+    def reading(self, side: int, extent: int, line: float) -> float:
+        """The microseconds in which a multiprocessor reads `extent` rows of a (side 0) or columns of b."""
+        return extent * (line if self.lines[side] == 1 else LINE_READ * self.lines[side])
 
-    def per_tile(self, one: TileCost, steps: int, running: int) -> float:
-        """The microseconds of a multiprocessor for a tile with this number of steps, while `running` tiles run on the device."""
+    def crossing(self, one: TileCost) -> float:
+        """The share of the tiles that begin inside of a line along a side that is not stored along K."""
+        sides = zip((one.m, one.n), self.lines, self.along_k, strict=True)
+        return max(0 if along or lines > 1 else 1 - math.gcd(extent, INNER) / INNER for extent, lines, along in sides)
+
+    def per_tile(self, one: TileCost, steps: int, running: int, line: float = ROW_READ, clock: float = 1) -> float:
+        """The microseconds of a multiprocessor for a tile with this number of steps, while `running` tiles run on the device.
+
+        `line`: to read a row that is a whole line. `clock`: the share of a step's time that a higher clock leaves.
+        """
         busy = min(1, running / self.processors)
         apart, together = (READ_APART, READ_TOGETHER) if one.cluster > 1 else (1, 1)
-        lines = self.lines_of(0, one.m) * apart + self.lines_of(1, one.n) * together
-        reading = LINE_READ * lines * (READ_ALONE + (1 - READ_ALONE) * busy)
-        return steps * max(one.step, reading) + one.rest
+        read = self.reading(0, one.m, line) * apart + self.reading(1, one.n, line) * together
+        step = one.step * clock * (1 + CROSSING * self.crossing(one))
+        return steps * max(step, read * (READ_ALONE + (1 - READ_ALONE) * busy)) + one.rest
 
     def storing(self, one: TileCost) -> float:
         """The microseconds that a tile takes longer because rows of the result are not aligned."""
@@ -169,9 +202,14 @@ def _shape(one: TileCost, splits: int = 1) -> TileShape:
 def _whole(work: PlannedWork) -> Iterator[tuple[float, TileCost]]:
     """Tiles that one program each computes."""
     for one in (*WHOLE, *(HIGH if work.aligned else ())):
-        tiles = work.tiles(one)
-        each = work.per_tile(one, work.steps, tiles) + work.storing(one)
-        yield work.total(math.ceil(tiles / work.processors) * each), one
+        waves, left = divmod(work.tiles(one), work.processors)
+        time = 0.0
+        for count, running in ((waves, work.processors), (1, left)):
+            if count and running:
+                clock = 1 - IDLE * (1 - running / work.processors)
+                clock *= ONE_WAVE if waves + (left > 0) == 1 else 1
+                time += count * (work.per_tile(one, work.steps, running, clock=clock) + work.storing(one))
+        yield work.total(time), one
 
 
 def _last_wave(work: PlannedWork) -> Iterator[tuple[float, TileShape, bool]]:
@@ -197,7 +235,7 @@ def _parts(work: PlannedWork) -> Iterator[tuple[float, TileShape, bool]]:
             continue
         for splits in _splits(work, tiles, work.processors):
             units = tiles * splits
-            each = work.per_tile(one, math.ceil(work.steps / splits), units)
+            each = work.per_tile(one, math.ceil(work.steps / splits), units, LINE_READ)
             time = work.total(math.ceil(units / work.processors) * each)
             yield time + SUM_ALL + SUM_ALL_MEGABYTE * _megabytes(one, tiles, splits), _shape(one, splits), False
 

@@ -89,7 +89,8 @@ def matmul_wide_kernel(
     bias=None, a_scale=None, b_scale=None, BY_ROW: bl.constexpr = False, ACTIVATION: bl.constexpr = "",
     SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32", c_column=None, CLUSTER: bl.constexpr = 1,
 ):  # fmt: skip
-    """Computes a tile of BLOCK_M by WIDTH per program, in a product of BLOCK_M by BLOCK_N. Other arguments are as for `matmul_descriptor_kernel`."""
+    """Computes a tile of BLOCK_M by WIDTH per program, in a product of BLOCK_M by BLOCK_N. Other arguments are as for
+    `matmul_descriptor_kernel`."""
     a_blocks = operand_descriptor(a, m, k, a_step, BLOCK_M, BLOCK_K, TRANS_A)
     b_blocks = operand_descriptor(b, k, n, b_step, BLOCK_K, BLOCK_N, TRANS_B)
     tile_m, tile_n = place_of_pair(bl.program_id(0), m, n, BLOCK_M, WIDTH, GROUP, CLUSTER)
@@ -107,54 +108,40 @@ def matmul_wide_kernel(
 @blocknb.kernel
 def matmul_high_kernel(
     a, b, c, m, n, k, a_step, b_step, c_step,
-    HEIGHT: bl.constexpr, BLOCK_M: bl.constexpr, MORE_M: bl.constexpr, BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, GROUP: bl.constexpr,
+    BLOCK_M: bl.constexpr, HEIGHT: bl.constexpr, BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, GROUP: bl.constexpr,
     TRANS_A: bl.constexpr = False, TRANS_B: bl.constexpr = False,
     bias=None, a_scale=None, b_scale=None, BY_ROW: bl.constexpr = False, ACTIVATION: bl.constexpr = "",
     SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32", c_column=None, CLUSTER: bl.constexpr = 1,
 ):  # fmt: skip
-    """Computes a tile of HEIGHT by BLOCK_N per program, as the transposed product of BLOCK_N by BLOCK_M, and of BLOCK_N by MORE_M if HEIGHT
-    exceeds BLOCK_M. Other arguments are as for `matmul_descriptor_kernel`."""
+    """Computes a tile of HEIGHT by BLOCK_N per program, in a transposed product of BLOCK_N by BLOCK_M. Other arguments are as for
+    `matmul_descriptor_kernel`."""
     a_blocks = operand_descriptor(a, m, k, a_step, BLOCK_M, BLOCK_K, TRANS_A)
     b_blocks = operand_descriptor(b, k, n, b_step, BLOCK_K, BLOCK_N, TRANS_B)
     tile_m, tile_n = place_of_pair(bl.program_id(0), m, n, HEIGHT, BLOCK_N, GROUP, CLUSTER)
     row, column = tile_m * HEIGHT, tile_n * BLOCK_N
-    columns = column + bl.arange(0, BLOCK_N)
     total = bl.zeros((BLOCK_N, BLOCK_M), SUM)
-    if MORE_M:
-        more_blocks = operand_descriptor(a, m, k, a_step, MORE_M, BLOCK_K, TRANS_A)
-        more = bl.zeros((BLOCK_N, MORE_M), SUM)
     for inner in range(0, k, BLOCK_K):
         x = a_blocks.load([inner, row]).T if TRANS_A else a_blocks.load([row, inner])
         y = b_blocks.load([column, inner]).T if TRANS_B else b_blocks.load([inner, column])
-        if MORE_M:
-            z = more_blocks.load([inner, row + BLOCK_M]).T if TRANS_A else more_blocks.load([row + BLOCK_M, inner])
         total = bl.dot(y.T, x.T, total, input_precision=PRECISION, out_dtype=SUM)
-        if MORE_M:
-            more = bl.dot(y.T, z.T, more, input_precision=PRECISION, out_dtype=SUM)
-    rows = row + bl.arange(0, BLOCK_M)
-    total = finish(total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION, True).to(c.dtype.element_ty)
-    store_part(c, m, n, c_step, c_column, row, column, total.T, BLOCK_M if MORE_M else HEIGHT, 0)
-    if MORE_M:
-        rows = row + BLOCK_M + bl.arange(0, MORE_M)
-        more = finish(more, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION, True).to(
-            c.dtype.element_ty
-        )
-        store_part(c, m, n, c_step, c_column, row + BLOCK_M, column, more.T, HEIGHT - BLOCK_M, 0)
-
-
-WIDEST = 256  # columns of a product
+    rows, columns = row + bl.arange(0, BLOCK_M), column + bl.arange(0, BLOCK_N)
+    total = finish(total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION, True)
+    store_part(c, m, n, c_step, c_column, row, column, total.to(c.dtype.element_ty).T, HEIGHT, 0)
 
 
 def by_wide_tiles(p: MatmulProblem, t: TileShape, group: int, swapped: bool = False) -> Any:
-    """Computes a single non-empty product of described operands with tiles of t.m by t.n, one of which need not be a power of two: t.n up
-    to 256, or with `swapped`, which computes the transposed result, t.m up to 512. Returns the result."""
+    """Computes a single non-empty product of described operands with tiles of t.m by t.n, one of which need not be a power of two: t.n, or
+    with `swapped`, which computes the transposed result, t.m; up to 256. Returns the result."""
     given, named = arguments(p)
-    named |= {"BLOCK_K": t.k, "GROUP": group, "CLUSTER": t.cluster, **t.options}
+    named |= {"BLOCK_K": t.k, "CLUSTER": t.cluster, **t.options}
     grid = (programs(p.m, p.n, t),)
     if swapped:
-        block = min(WIDEST, blocknb.next_power_of_2(t.m))
-        more = blocknb.next_power_of_2(t.m - block + 1) if t.m > block else 0
-        matmul_high_kernel[grid](*given, **named, HEIGHT=t.m, BLOCK_M=block, MORE_M=more, BLOCK_N=t.n)
+        group = max(t.cluster, group // 2) if t.m > t.n else group
+        matmul_high_kernel[grid](
+            *given, **named, BLOCK_M=blocknb.next_power_of_2(t.m), HEIGHT=t.m, BLOCK_N=t.n, GROUP=group
+        )
     else:
-        matmul_wide_kernel[grid](*given, **named, BLOCK_M=t.m, BLOCK_N=blocknb.next_power_of_2(t.n), WIDTH=t.n)
+        matmul_wide_kernel[grid](
+            *given, **named, BLOCK_M=t.m, BLOCK_N=blocknb.next_power_of_2(t.n), WIDTH=t.n, GROUP=group
+        )
     return p.out
