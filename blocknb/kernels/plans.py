@@ -32,9 +32,7 @@ LINE_READ = (
 READ_ALONE = 0.455  # the share of that time if few others read
 READ_TOGETHER = 0.66  # the share of that time if the two CTAs of a cluster read the line together
 READ_APART = 1.15  # the same for a line that only one CTA of a cluster reads: the other one waits (an H100, 3000 cubed)
-CROSSING = (
-    0.12  # by how much longer a step takes if all tiles begin inside of lines, although rows of the operand do not
-)
+CROSSING = 0.18  # by how much longer a step takes if all tiles of aligned rows begin inside of lines
 IDLE = 0.2  # by how much shorter a step is if nearly no other multiprocessor multiplies: the clock is higher
 ONE_WAVE = 0.94  # the share of a step's time in products of one wave, which end before the clock falls
 MEGABYTE = 0.412  # of DRAM, for operands and result, each once
@@ -94,14 +92,14 @@ HIGH = (
     TileCost(112, 256, 8, 4, 0.604, 1.08, 1, True),
     TileCost(96, 256, 8, 4, 0.523, 1.09, 1, True),
     TileCost(80, 256, 8, 4, 0.459, 1.02, 1, True),
-    TileCost(112, 128, 4, 3, 0.316, 0.06, 1, True),
-    TileCost(96, 128, 4, 3, 0.289, 0.05, 1, True),
-    TileCost(80, 128, 4, 4, 0.256, 0.17, 1, True),
-    TileCost(48, 128, 4, 4, 0.200, 0.05, 1, True),
-    TileCost(96, 64, 4, 4, 0.171, 0.13, 1, True),
+    TileCost(112, 128, 4, 3, 0.316, 0.35, 1, True),
+    TileCost(96, 128, 4, 3, 0.289, 0.30, 1, True),
+    TileCost(80, 128, 4, 4, 0.256, 0.30, 1, True),
+    TileCost(48, 128, 4, 4, 0.200, 0.15, 1, True),
+    TileCost(96, 64, 4, 4, 0.171, 0.20, 1, True),
 )
 #: Tiles of the kernel that splits the last wave along K.
-LAST_WAVE = (TileCost(128, 256, 8, 4, 0.679, 1.65), TileCost(128, 192, 8, 4, 0.519, 1.37))
+LAST_WAVE = (TileCost(128, 256, 8, 4, 0.676, 1.40), TileCost(128, 192, 8, 4, 0.516, 1.25))
 #: Tiles of the kernel that splits all tiles along K.
 PARTS = (
     TileCost(128, 128, 4, 3, 0.326, 0.74),
