@@ -49,18 +49,29 @@ def test_split_last_waves_and_wide_tiles_match_float64(monkeypatch: pytest.Monke
         check(p, expected)
 
 
-def test_blocks_of_a_width_are_powers_of_two():
-    found = [wide_tiles.blocks_of(width) for width in (256, 192, 96, 208)]
-    assert found == [(256, 0, 0), (128, 64, 0), (64, 32, 0), (128, 64, 16)]
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("order", ["nn", "tt"])
+@pytest.mark.parametrize("tile", [(208, 128), (96, 256), (80, 64), (176, 128)], ids=str)
+@pytest.mark.parametrize("whole_rows", [True, False])
+def test_tiles_of_transposed_results_match_float64(order, tile, whole_rows):
+    m, n, k = 600, 264, 200
+    a, b = stored(m, k, order[0] == "t"), stored(k, n, order[1] == "t")
+    bias = seeds.rng().standard_normal(n).astype(np.float32)
+    expected = np.maximum(a.astype(np.float64) @ b.astype(np.float64) + bias, 0)
+    for cluster in (1, 2):
+        out = np.full((m, n), np.nan, np.float16) if whole_rows else np.full((n, m), np.nan, np.float16).T
+        p = MatmulProblem.of(a, b, out, bias=bias, activation="relu")
+        assert wide_tiles.by_wide_tiles(p, TileShape(*tile, 64, 8, 3, 1, cluster), 8, swapped=True) is out
+        check(p, expected)
 
 
-def test_parts_of_the_last_wave_are_stored_without_a_buffer_for_the_whole_tile():
+@pytest.mark.parametrize("width", [256, 192, 208])
+def test_parts_of_the_last_wave_are_stored_without_a_buffer_for_the_whole_tile(width):
     a, b, c = (np.zeros(shape, np.float16) for shape in ((4096, 4096), (4096, 3072), (4096, 3072)))
     compiled = last_wave.last_wave_kernel.compile(
         a, b, c, 4096, 3072, 4096, 4096, 3072, 3072, np.zeros(1, np.float32), 132, 60, 252, 2048,
-        BLOCK_M=128, BLOCK_N=256, MORE_N=0, BLOCK_K=64, GROUP=8, PROGRAMS=132, SUM=bl.float32, num_warps=8, num_stages=4,
+        BLOCK_M=128, BLOCK_N=256, WIDTH=width, BLOCK_K=64, GROUP=8, PROGRAMS=132, SUM=bl.float32, num_warps=8, num_stages=4,
     )  # fmt: skip
     notes = [note.text for stage in compiled.trace.stages for note in stage.notes]
-    assert sum(text.startswith("store: in ") for text in notes) == 2, "each arm stores part by part"
     assert any("4 stages of 32768 bytes" in text for text in notes), "a buffer for the tile would leave room for two"
     assert compiled.n_spills == 0

@@ -23,6 +23,9 @@ from blocknb.layouts.linear import Layout
 VIEWS, MOVES = named("view"), named("move")
 
 
+UNUSED = 77  # what the interpreter writes to the columns of a product that no op uses
+
+
 class DistributedMachine(interp_tile.Machine):
     """Runs all warps of a program at once. `warps` selects the warps of this machine."""
 
@@ -123,8 +126,10 @@ class DistributedMachine(interp_tile.Machine):
     def dot(self, op: Op, args: list) -> np.ndarray:
         (a, has_a), (b, has_b), (c, has_c) = (self.operand(op, i, x) for i, x in enumerate(args))
         rows, columns = np.all(has_a, axis=1, keepdims=True), np.all(has_b, axis=0, keepdims=True)
-        known = has_c & rows & columns
-        return self.deal(op, interp_tile.dot(op, a, b, c), known, op.result.type)
+        known, unused = has_c & rows & columns, slice(op.attrs.get("columns", columns.size), None)
+        found = interp_tile.dot(op, a, b, c)
+        found[:, unused], known[:, unused] = UNUSED, True
+        return self.deal(op, found, known, op.result.type)
 
     def along_axis(self, op: Op, args: list) -> np.ndarray:
         """`flip` and `gather`. The warps of this machine must hold all source elements."""

@@ -344,6 +344,7 @@ class Warp(DistributedMachine):
         group = wgmma.GROUP if wgmma.is_name(op.attrs.get("instr", "")) else 1
         first = self.place // group * group
         needed[result.layout.indices()[first : first + group]] = True
+        needed.reshape(result.shape)[:, op.attrs.get("columns", result.shape[1]) :] = False
         lines = np.any(needed.reshape(result.shape), axis=1 - i, keepdims=True)
         transposed = i in op.attrs.get("transposed", ())
         lines = lines.T if transposed else lines

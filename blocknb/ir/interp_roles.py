@@ -284,8 +284,8 @@ class Agent(Warp):
         """Issues a copy to a buffer. Each of its instructions completes at its own random moment."""
         buffer, map, *coordinates = args[0], args[1], *(int(x) for x in args[4:])
         barrier = self.mbarrier(op, args[2:])
-        box = map.box(buffer, op.attrs["axes"], coordinates)
-        where = self.bytes_of(buffer, np.arange(box.address.size))
+        box = map.box(buffer, op.attrs["axes"], coordinates, op.attrs.get("extents"))
+        where = self.bytes_of(buffer, box.index)
         self.complain(op, self.memory.issue_copy(self.number, where.reshape(-1)))
 
         def observe(array: int, bytes: np.ndarray, new: Any) -> None:
@@ -336,7 +336,7 @@ class Agent(Warp):
         box = map.box(buffer, op.attrs["axes"], coordinates)
         own = "layout" in op.attrs
         chosen = np.unique(self.places(op, op.attrs["layout"])) if own else np.arange(box.address.size)
-        box = Box(box.address[chosen], box.inside[chosen], box.piece[chosen])
+        box = Box(box.address[chosen], box.inside[chosen], box.piece[chosen], box.index[chosen])
         where = self.bytes_of(buffer, chosen).reshape(-1)
         _, error = self.memory.read(self.number, where, buffer)
         self.complain(op, error or self.memory.unfenced(self.number, where, "stores"))

@@ -76,9 +76,13 @@ class Map:
     extents: tuple[int, ...]
     strides: tuple[int, ...]
 
-    def box(self, buffer: Allocation, axes: tuple[int, ...], start: list[int]) -> Box:
-        """The box of the array that fills `buffer`, beginning at the coordinates `start`."""
-        index = np.indices(buffer.type.shape).reshape(len(axes), -1)
+    def box(
+        self, buffer: Allocation, axes: tuple[int, ...], start: list[int], extents: tuple[int, ...] | None = None
+    ) -> Box:
+        """The box of the array that fills `buffer`, or the first elements along each axis (`extents`), beginning at the coordinates
+        `start`."""
+        shape = extents or buffer.type.shape
+        index = np.indices(shape).reshape(len(axes), -1)
         address, inside = np.int64(self.base), np.ones(index.shape[1], bool)
         piece = np.zeros(index.shape[1], np.int64)
         for axis, (extent, stride) in enumerate(zip(self.extents, self.strides, strict=True)):
@@ -86,17 +90,20 @@ class Map:
             if axis in axes:
                 along = axes.index(axis)
                 place += index[along]
-                count = buffer.type.shape[along] // self.type.box[axis]
+                count = shape[along] // self.type.box[axis]
                 piece = piece * count + index[along] // self.type.box[axis]
             inside &= (place >= 0) & (place < extent)
             address = address + place * stride * self.type.dtype.bytes
-        return Box(np.asarray(address), inside, piece)
+        number = np.asarray(np.ravel_multi_index(tuple(index), buffer.type.shape))
+        return Box(np.asarray(address), inside, piece, number)
 
 
 @dataclass(frozen=True)
 class Box:
-    """The address of each element of a buffer, whether it is within bounds, and the number of the instruction that moves it."""
+    """The address of each element of a buffer, whether it is within bounds, the number of the instruction that moves it, and its flat index
+    in the buffer."""
 
     address: np.ndarray
     inside: np.ndarray
     piece: np.ndarray
+    index: np.ndarray

@@ -32,6 +32,7 @@ _ATTRIBUTES = {
     ("store", "vec"): "{access} {value} per instruction",
     ("copy_async", "vec"): "{access} {value} per instruction",
     ("dot", "instr"): "{use} the instruction `{value}`",
+    ("dot", "columns"): "{use} the first {value} columns of the result",
     ("dot", "in_flight"): "may stay in flight, {value} at a time",
     ("*", "emit"): "{be} emitted {value}",
 }

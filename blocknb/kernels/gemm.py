@@ -20,7 +20,7 @@ from blocknb.kernels.matvec import matvec
 from blocknb.kernels.operands import ALIGNMENT, DESCRIPTORS_FROM, MatmulProblem
 from blocknb.kernels.padding import padded
 from blocknb.kernels.plans import ITEM
-from blocknb.kernels.shapes import FEW_ROWS, Plan, TileShape, choose, plan, without_turns
+from blocknb.kernels.shapes import FEW_ROWS, SWAPPED_ROWS, Plan, TileShape, choose, plan, without_turns
 from blocknb.kernels.split_k import by_parts
 from blocknb.kernels.strides import device, dtype_name, empty
 from blocknb.kernels.transpose import transpose
@@ -107,7 +107,7 @@ def planned(p: MatmulProblem) -> Plan:
     """The plan of a single product on a device with TMA: by measured times of 16-bit products on Hopper, else by the general model."""
     on = device(p.a)
     if on.capability == DESCRIPTORS_FROM and p.itemsize == ITEM and p.m > FEW_ROWS.m and p.k and 0 not in p.lines:
-        return plans.plan(p.m, p.n, p.k, on, p.lines, p.aligned)
+        return plans.plan(p.m, p.n, p.k, on, p.lines, p.aligned, p.along_k)
     return plan(p.m, p.n, p.k, p.itemsize, on, p.lines, True)
 
 
@@ -120,8 +120,8 @@ def carry_out(p: MatmulProblem, chosen: Plan, group: int = 8) -> Any:
         return by_last_wave(p, t, group)
     if t.splits > 1:
         return by_parts(p, t, group)
-    if t.n & (t.n - 1):
-        return by_wide_tiles(p, t, group)
+    if t.n & (t.n - 1) or (swapped and t.m > SWAPPED_ROWS):
+        return by_wide_tiles(p, t, group, swapped)
     if not swapped:
         p, t, swapped = suited(p, t)
     return by_descriptors(p, t, group, swapped=swapped)

@@ -16,7 +16,7 @@ from blocknb.kernels.operands import MatmulProblem
 from blocknb.kernels.shapes import TileShape
 from blocknb.kernels.strides import device, empty
 from blocknb.kernels.tiling import finish, operand_descriptor, place
-from blocknb.kernels.wide_tiles import blocks_of
+from blocknb.kernels.wide_tiles import store_part
 
 ROWS = 4  # of a tile, per program of the second launch
 
@@ -24,21 +24,19 @@ ROWS = 4  # of a tile, per program of the second launch
 @blocknb.kernel(do_not_specialize=("m", "whole", "split", "units", "length"))
 def last_wave_kernel(
     a, b, c, m, n, k, a_step, b_step, c_step, parts, whole, split, units, length,
-    BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, MORE_N: bl.constexpr, BLOCK_K: bl.constexpr, GROUP: bl.constexpr,
+    BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, WIDTH: bl.constexpr, BLOCK_K: bl.constexpr, GROUP: bl.constexpr,
     PROGRAMS: bl.constexpr, TRANS_A: bl.constexpr = False, TRANS_B: bl.constexpr = False,
     bias=None, a_scale=None, b_scale=None, BY_ROW: bl.constexpr = False, ACTIVATION: bl.constexpr = "",
     SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32", c_column=None, CLUSTER: bl.constexpr = 1,
 ):  # fmt: skip
     """Loops over `units`: first `whole` tiles of the result, then the parts along K of the last `split` tiles.
 
-    A part of `length` elements of K goes to `parts`, of (parts * BLOCK_M) rows by BLOCK_N + MORE_N columns. Part i belongs to the tile
-    whole + i % split. With a CLUSTER of 2, a unit is two tiles below each other, for programs 2i and 2i + 1.
+    Tiles are BLOCK_M by WIDTH, in products of BLOCK_M by BLOCK_N. A part of `length` elements of K goes to `parts`, of (parts * BLOCK_M)
+    rows by WIDTH columns. Part i belongs to the tile whole + i % split. With a CLUSTER of 2, a unit is two tiles below each other, for
+    programs 2i and 2i + 1.
     """
-    WIDTH: bl.constexpr = BLOCK_N + MORE_N
     a_blocks = operand_descriptor(a, m, k, a_step, BLOCK_M, BLOCK_K, TRANS_A)
     b_blocks = operand_descriptor(b, k, n, b_step, BLOCK_K, BLOCK_N, TRANS_B)
-    if MORE_N:
-        more_blocks = operand_descriptor(b, k, n, b_step, BLOCK_K, MORE_N, TRANS_B)
     rank = bl.program_id(0) % CLUSTER
     for unit in bl.range(bl.program_id(0) // CLUSTER, units, PROGRAMS // CLUSTER):
         part, tile, first, last = unit - whole, unit, 0, k
@@ -48,43 +46,18 @@ def last_wave_kernel(
             last = min(first + length, k)
         tile_m, tile_n = place(tile, m, n, CLUSTER * BLOCK_M, WIDTH, GROUP // CLUSTER)
         row, column = (tile_m * CLUSTER + rank) * BLOCK_M, tile_n * WIDTH
-        second = column + BLOCK_N
         total = bl.zeros((BLOCK_M, BLOCK_N), SUM)
-        if MORE_N:
-            more = bl.zeros((BLOCK_M, MORE_N), SUM)
         for inner in range(first, last, BLOCK_K):
             x = a_blocks.load([inner, row]).T if TRANS_A else a_blocks.load([row, inner])
             y = b_blocks.load([column, inner]).T if TRANS_B else b_blocks.load([inner, column])
             total = bl.dot(x, y, total, input_precision=PRECISION, out_dtype=SUM)
-            if MORE_N:
-                z = more_blocks.load([second, inner]).T if TRANS_B else more_blocks.load([inner, second])
-                more = bl.dot(x, z, more, input_precision=PRECISION, out_dtype=SUM)
         if part >= 0:
-            down = (part.to(bl.int64) * CLUSTER + rank) * BLOCK_M + bl.arange(0, BLOCK_M)
-            kept = parts + down[:, None] * WIDTH
-            bl.store(kept + bl.arange(0, BLOCK_N)[None, :], total)
-            if MORE_N:
-                bl.store(kept + BLOCK_N + bl.arange(0, MORE_N)[None, :], more)
+            kept = parts + (part.to(bl.int64) * CLUSTER + rank) * (BLOCK_M * WIDTH)
+            store_part(kept, BLOCK_M, WIDTH, WIDTH, 1, 0, 0, total, WIDTH)
         else:
             rows, columns = row + bl.arange(0, BLOCK_M), column + bl.arange(0, BLOCK_N)
             out = finish(total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION).to(c.dtype.element_ty)
-            if c_column is None:
-                c_blocks = bl.make_tensor_descriptor(c, [m, n], [c_step, 1], [BLOCK_M, BLOCK_N])
-                c_blocks.store([row, column], out)
-            else:
-                at = c + rows[:, None].to(bl.int64) * c_step + columns[None, :].to(bl.int64) * c_column
-                bl.store(at, out, mask=(rows[:, None] < m) & (columns[None, :] < n))
-            if MORE_N:
-                others = second + bl.arange(0, MORE_N)
-                rest = finish(more, rows, others, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION).to(
-                    c.dtype.element_ty
-                )
-                if c_column is None:
-                    c_more = bl.make_tensor_descriptor(c, [m, n], [c_step, 1], [BLOCK_M, MORE_N])
-                    c_more.store([row, second], rest)
-                else:
-                    to = c + rows[:, None].to(bl.int64) * c_step + others[None, :].to(bl.int64) * c_column
-                    bl.store(to, rest, mask=(rows[:, None] < m) & (others[None, :] < n))
+            store_part(c, m, n, c_step, c_column, row, column, out, WIDTH)
 
 
 @blocknb.kernel(do_not_specialize=("m", "whole", "split", "splits"))
@@ -117,12 +90,11 @@ def by_last_wave(p: MatmulProblem, t: TileShape, group: int) -> Any:
     split = tiles - whole
     length = blocknb.cdiv(blocknb.cdiv(p.k, t.k), t.splits) * t.k
     splits = blocknb.cdiv(p.k, length)
-    block, more, _ = blocks_of(t.n)
     parts = empty(p.a, (max(1, t.cluster * split * splits * t.m * t.n),), p.sum)
     units = whole + split * splits
     last_wave_kernel[t.cluster * min(together, units),](
-        *given, parts, whole, split, units, length, **named, BLOCK_M=t.m, BLOCK_N=block, MORE_N=more, BLOCK_K=t.k, GROUP=group,
-        PROGRAMS=t.cluster * together, CLUSTER=t.cluster, **t.options,
+        *given, parts, whole, split, units, length, **named, BLOCK_M=t.m, BLOCK_N=blocknb.next_power_of_2(t.n), WIDTH=t.n,
+        BLOCK_K=t.k, GROUP=group, PROGRAMS=t.cluster * together, CLUSTER=t.cluster, **t.options,
     )  # fmt: skip
     if split:
         last_wave_sum_kernel[t.m // ROWS, t.cluster * split](

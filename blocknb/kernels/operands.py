@@ -204,6 +204,11 @@ class MatmulProblem:
         found = described(self.out, self.out_strides, self.out.dtype.itemsize, self.batched)
         return not isinstance(found, str) and not found.transposed
 
+    @property
+    def along_k(self) -> tuple[bool, bool]:
+        """Whether neighbours along K are neighbours in memory, for a and b."""
+        return self.a_strides[2] == 1, self.b_strides[1] == 1
+
     @functools.cached_property
     def lines(self) -> tuple[int | None, int | None]:
         """For a and b, the number of 128-byte lines that 128 bytes of a stored row touch. It is 1 if rows begin at lines, otherwise 2.

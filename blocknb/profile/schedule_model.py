@@ -332,6 +332,8 @@ class ScheduledRole(Observer):
     def copy_bulk(self, op: Op) -> None:
         stage: BufferStage = self.env[op.args[0]]
         index, (size, _), machine = self.scalar(op.args[3]), self.accessed(op), self.machine
+        if extents := op.attrs.get("extents"):
+            size = math.prod(extents) * op.args[0].type.dtype.bytes
         barrier: BarrierPhases = self.env[op.args[2]][index]
         stage = replace(stage, name=op.args[1].name.split(".")[0] or stage.name)  # of the array
         landed = machine.fetch(op, stage, size, self.now, (barrier.number, barrier.phase))
@@ -349,10 +351,11 @@ class ScheduledRole(Observer):
         yield from self.sleep(max((self.ready.get(a, 0.0) for a in op.args), default=0.0), op, "operands")
         yield None
         (m, n), k = op.result.type.shape[-2:], op.args[0].type.shape[-1]
+        n = op.attrs.get("columns", n)
         instr, rates = op.attrs.get("instr", ""), self.machine.rates
         by_engine = wgmma.is_name(instr)
         speed = (rates.product if by_engine else rates.product / 2) * 2 / op.args[0].type.dtype.bytes
-        self.machine.flops += 2 * k * op.result.type.size
+        self.machine.flops += 2 * k * op.result.type.size * n // op.result.type.shape[-1]
         begin, end = self.machine.take("product", self.now, m * n * k / (speed if instr else rates.lanes))
         read = [self.machine.reads(s, end) for s in map(self.env.get, op.args) if isinstance(s, BufferStage)]
         held = [self.copied[a] for a in op.args if a in self.copied]

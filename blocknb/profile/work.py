@@ -35,6 +35,7 @@ from blocknb.analysis.partial_evaluation.evaluator import (
 from blocknb.analysis.partial_evaluation.factored_tiles import FactoredTile
 from blocknb.analysis.partial_evaluation.values import access_operands, reshaped
 from blocknb.analysis.provenance import flows
+from blocknb.analysis.used_columns import UsedColumns
 from blocknb.ir.core import Func, Op, Value
 from blocknb.language.ops import ACCESSES, ATOMICS, OPS, REDUCTIONS, named
 from blocknb.profile.unique_bytes import Touched, touch
@@ -188,7 +189,8 @@ class _Counter(Observer):
         self.unique = unique
         self.why_flops, self.why_bytes = "", "" if unique else "the unique bytes were not counted"
         self.masked_by_data = False
-        self.demand = demands(func)
+        self.demand, used = demands(func), UsedColumns(func)
+        self.used = {op.id: used.of(op) for op in func.ops() if op.name == "dot" and len(op.result.type.shape) == 2}
 
     def follow(self, programs: np.ndarray) -> None:
         """Counts programs given by linear index. Raises TooMuch beyond the budget."""
@@ -287,7 +289,8 @@ class _Counter(Observer):
     def dot(self, op: Op, batch: Batch) -> None:
         a, b, _ = op.args
         (m, k), n = a.type.shape[-2:], b.type.shape[-1]
-        issued = 2 * k * op.result.type.size * batch.size * batch.scale
+        used = self.used.get(op.id, n)  # wgmma does not compute the other columns
+        issued = 2 * k * op.result.type.size * used // n * batch.size * batch.scale
         live_a, live_b = (self.live(v, batch) for v in (a, b))
         wanted = self.demanded(op.result, batch)
         if "stacked" in op.attrs:
@@ -297,6 +300,7 @@ class _Counter(Observer):
         if rows is None or len(a.type.shape) > 2:
             self.add(issued, issued, True)
             return
+        columns = factored_tiles.gathered((*columns, (np.arange(n) < used)[None]))
         found = factored_tiles.true_counts(rows, (m,), batch.size) * factored_tiles.true_counts(
             columns, (n,), batch.size
         )

@@ -36,15 +36,47 @@ def test_a_row_compares_the_chosen_plan_with_the_fastest(monkeypatch: pytest.Mon
         asked.append(going({name: [times[name]] * plan_check.FIRST_ROUNDS for name in calls}))
         return Timings((name, summary([times[name]])) for name in calls)
 
+    def computed(a, b, out, one):
+        out[...] = a.astype(np.float32) @ b.astype(np.float32)
+
     monkeypatch.setattr(plan_check, "interleaved", measured)
+    monkeypatch.setattr(plan_check, "_compute", computed)
     row = plan_check.check(Make(np, "fp16"), 256, 192, 320, 9)
     assert row["ratio"] == 1.5 and row["us"] == 2000 and row["candidates"] == len(found)
-    assert (row["chosen"], row["fastest"]) == (chosen, others[-1])
+    assert (row["chosen"], row["fastest"]) == (chosen, others[-1]) and "problems" not in row
     assert len(asked[0]) == len(found) and set(asked[1]) == {chosen, others[-1]}
 
 
+def test_candidates_with_wrong_results_are_named():
+    make = Make(np, "fp16")
+    exact, out = make.wide(make.normal(200, 300)) * 70, make.poison(200, 300)
+
+    def stored(change):
+        def call():
+            out[...] = exact
+            change()
+
+        return call
+
+    faults = {
+        "right": lambda: None,
+        "an element": lambda: out.__setitem__((7, 9), out[7, 9] + 2),
+        "the last column is not stored": lambda: out[:, -1].fill(np.nan),
+        "all elements by a little": lambda: np.multiply(out, 1.002, out=out),
+    }
+    calls = {name: stored(change) for name, change in faults.items()}
+    assert plan_check.wrong_results(make, exact, out, calls) == list(faults)[1:]
+
+
+def test_a_wrong_choice_has_no_time(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(plan_check, "device", lambda array: HOPPER)
+    monkeypatch.setattr(plan_check, "_compute", lambda a, b, out, one: None)  # NaN stays
+    row = plan_check.check(Make(np, "fp16"), 256, 192, 320, 9)
+    assert row["ratio"] == float("inf") and len(row["problems"]) == row["candidates"]
+
+
 def test_an_interrupt_ends_the_shapes_and_keeps_those_before(monkeypatch: pytest.MonkeyPatch, capsys):
-    rows = [{"shape": "1x2x3", "ratio": 1.0}, {"shape": "4x5x6", "ratio": 1.2}]
+    rows = [{"shape": "1x2x3", "ratio": 1.0, "candidates": 4}, {"shape": "4x5x6", "ratio": 1.2, "candidates": 4}]
     left = list(rows)
 
     def check(make, m, n, k, rounds):

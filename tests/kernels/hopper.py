@@ -7,6 +7,8 @@ import numpy as np
 
 import blocknb
 import blocknb.language as bl
+from blocknb.kernels.tiling import operand_descriptor
+from blocknb.kernels.wide_tiles import store_part
 from kernels.base import case, normal, poison, wide
 from kernels.float8 import product_case
 from kernels.products import attention_case, matmul_case
@@ -135,6 +137,40 @@ def boxed_case(name, dtype, m, n, k, tile, rtol, **options):
 boxed_case("fp16", np.float16, 72, 272, 48, (64, 128, 16), 4e-3)
 boxed_case("fp32", np.float32, 136, 48, 48, (128, 32, 32), 1e-3, num_warps=8)
 boxed_case("fp16_wide", np.float16, 72, 272, 48, (64, 256, 32), 4e-3, num_stages=2)
+
+
+@blocknb.kernel
+def used_columns(
+    a, b, c, m, n, k, BM: bl.constexpr, BN: bl.constexpr, WIDTH: bl.constexpr, BK: bl.constexpr, TRANS_B: bl.constexpr
+):
+    """a @ b in tiles of BM by WIDTH columns, the first ones of a product of BM by BN: wgmma leaves out the others."""
+    rows = bl.make_tensor_descriptor(a, [m, k], [k, 1], [BM, BK])
+    columns = operand_descriptor(b, k, n, k if TRANS_B else n, BK, BN, TRANS_B)
+    across = bl.cdiv(n, WIDTH)
+    row, column = bl.program_id(0) // across * BM, bl.program_id(0) % across * WIDTH
+    total = bl.zeros((BM, BN), bl.float32)
+    for inner in range(0, k, BK):
+        y = columns.load([column, inner]).T if TRANS_B else columns.load([inner, column])
+        total = bl.dot(rows.load([row, inner]), y, total)
+    store_part(c, m, n, n, None, row, column, total.to(c.dtype.element_ty), WIDTH)
+
+
+def used_columns_case(name, width, block, transposed, m=72, n=176, k=96, **options):
+    def make(rng):
+        a, b = normal(rng, (m, k)).astype(np.float16), normal(rng, (n, k) if transposed else (k, n)).astype(np.float16)
+        sizes = {"m": m, "n": n, "k": k, "BM": 64, "BN": block, "WIDTH": width, "BK": 64, "TRANS_B": transposed}
+        return {"a": a, "b": b, "c": poison((m, n), np.float16), **sizes}
+
+    def reference(x):
+        return {"c": wide(x["a"]) @ wide(x["b"].T if transposed else x["b"])}
+
+    grid = (-(-m // 64) * -(-n // width),)
+    case(f"used_columns_{name}", used_columns, make, reference, grid=grid, rtol=4e-3, atol=4e-3, options=options)
+
+
+used_columns_case("nn", 80, 128, False)
+used_columns_case("nn_panels", 48, 256, False, num_stages=2)
+used_columns_case("nt", 104, 128, True)
 
 
 @blocknb.kernel

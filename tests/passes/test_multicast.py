@@ -54,7 +54,7 @@ def test_every_mbarrier_of_free_stages_waits_for_the_consumers_of_both_ctas():
         ({"num_ctas": 2}, matmul_descriptor_kernel),  # neighbours in the grid have different columns
         ({"CLUSTER": 2}, matmul_descriptor_kernel),  # the launch asks for no clusters
         ({"CLUSTER": 2, "num_ctas": 4}, matmul_descriptor_kernel),
-        ({"MORE_N": 64, "num_ctas": 2}, matmul_wide_kernel),
+        ({"WIDTH": 192, "num_ctas": 2}, matmul_wide_kernel),
     ],
 )
 def test_other_programs_have_no_clusters(options, kernel):

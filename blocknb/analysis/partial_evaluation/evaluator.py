@@ -423,7 +423,8 @@ class PartialEvaluator:
         )
 
     def box(self, op: Op, batch: Batch) -> AccessedTile:
-        """The elements that the copy engine moves, in the shape of the buffer. Those outside of the array are off."""
+        """The elements that the copy engine moves, in the shape of the buffer. Those outside of the array are off, and those that it does
+        not move."""
         parts, made = box_operands(op), self.maps.get(box_operands(op).map)
         shape, size, rank = parts.buffer.type.shape, parts.map.type.dtype.bytes, len(parts.start)
         found: list[Any] = [batch.env.get(a) for a in (*(made.args if made is not None else ()), *parts.start)]
@@ -432,15 +433,17 @@ class PartialEvaluator:
             why = bad if isinstance(bad, Unknown) else Unknown(UNTRACKED)
             return AccessedTile(why, why, shape, size)
         scalars = [factored_tiles.whole(f).astype(np.int64).reshape(-1, *[1] * len(shape)) for f in found]
+        copied = op.attrs.get("extents", shape)
         extents, strides = scalars[1 : rank + 1], [*scalars[rank + 1 : len(made.args)], np.ones(1, np.int64)]
         address, inside = [scalars[0]], []
         for axis, start in enumerate(scalars[len(made.args) :]):
-            along = np.zeros(1, np.int64)
+            along, end = np.zeros(1, np.int64), 1
             if axis in op.attrs["axes"]:
                 at = op.attrs["axes"].index(axis)
+                end = copied[at]
                 along = np.arange(shape[at]).reshape(1, *(-1 if i == at else 1 for i in range(len(shape))))
             address += [start * strides[axis] * size, along * strides[axis] * size]
-            inside.append((start + along >= 0) & (start + along < extents[axis]))
+            inside.append((start + along >= 0) & (start + along < extents[axis]) & (along < end))
         return AccessedTile(factored_tiles.gathered(address), factored_tiles.gathered(inside), shape, size)
 
 

@@ -90,7 +90,7 @@ class TensorCopies(OpLowering):
         start, offset = self.buffers.place(buffer)
         signal, at = self.barriers.address(barriers, index)
         made: list[Instruction] = []
-        found, values = list(boxes(buffer.type, map.type, op.attrs["axes"])), op.args[4:]
+        found, values = list(boxes(buffer.type, map.type, op.attrs["axes"], op.attrs.get("extents"))), op.args[4:]
         own = [self.registers.reg(v) for v in values]
         form, tail = f"cp.async.bulk.tensor.{len(own)}d.shared::cluster.global.mbarrier::complete_tx::bytes", ""
         if op.attrs.get("multicast"):
@@ -146,9 +146,12 @@ class TensorCopies(OpLowering):
         self.text.asm(ptx, ["~{memory}"], [], convergent=True)
 
 
-def boxes(type: Buffer, kind: TensorMap, axes: Sequence[int]) -> Iterator[tuple[dict[int, int], int]]:
-    """The boxes of a buffer: how far each is along the map's axes, and how many bytes from the buffer's start."""
-    rows, columns = type.shape
+def boxes(
+    type: Buffer, kind: TensorMap, axes: Sequence[int], extents: Sequence[int] | None = None
+) -> Iterator[tuple[dict[int, int], int]]:
+    """The boxes of a buffer, or of its first elements along each axis (`extents`): how far each is along the map's axes, and how many bytes
+    from the buffer's start."""
+    rows, columns = extents or type.shape
     for row in range(0, rows, kind.box[axes[0]]):
         for column in range(0, columns, kind.box[axes[1]]):
-            yield {axes[0]: row, axes[1]: column}, type.layout.offset(row * columns + column) * type.dtype.bytes
+            yield {axes[0]: row, axes[1]: column}, type.layout.offset(row * type.shape[1] + column) * type.dtype.bytes

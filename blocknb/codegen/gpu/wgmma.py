@@ -46,14 +46,15 @@ class WgmmaDot(OpLowering):
         fresh = made is not None and made.name == "const" and not made.attrs["value"]
         asm = WgmmaText(op, fresh)
         if not fresh:
-            asm.tie(self.registers.regs(asm.c))
+            asm.tie([self.registers.regs(asm.c)[i] for i in asm.live])
         a = self.words(asm) if op.attrs["registers"] else self.descriptor(asm, asm.a, 0)
         b = self.descriptor(asm, asm.b, 1)
         count = self.state.unset_while_zero.get(asm.c)
         asm.write(a, b, None if count is None else asm.operand("r", f"i32 {count}"))
         asm.constraints.append("~{memory}")
         ptx = " ".join(["{", *asm.lines, "}"])
-        self.registers.set(op.result, self.results(ptx, asm.kind, asm.count, asm.constraints, asm.operands))
+        found = self.results(ptx, asm.kind, len(asm.live), asm.constraints, asm.operands)
+        self.registers.set(op.result, merged(self.registers.regs(asm.c), asm.live, found))
 
     def results(
         self, ptx: str, kind: str, count: int, constraints: Sequence[str], operands: Sequence[str]
@@ -119,11 +120,22 @@ class WgmmaDot(OpLowering):
 
     def waited(self, value: Value, pending: int, kept: Sequence[tuple[str, str]]) -> list[str]:
         """An accumulator after the wait until at most `pending` groups are in flight. Operands that are `kept` live until then."""
-        names, kind = self.registers.regs(value), llvm_type(value.type.dtype)
-        count, letter = len(names), "f" if kind == "float" else "r"
+        names, kind, live = self.registers.regs(value), llvm_type(value.type.dtype), self.live(value)
+        count, letter = len(live), "f" if kind == "float" else "r"
         constraints = [*[f"={letter}"] * count, *map(str, range(count)), *(x for x, _ in kept), "~{memory}"]
-        operands = [f"{kind} {name}" for name in names] + [x for _, x in kept]
-        return self.results(f"wgmma.wait_group.sync.aligned {pending};", kind, count, constraints, operands)
+        operands = [f"{kind} {names[i]}" for i in live] + [x for _, x in kept]
+        found = self.results(f"wgmma.wait_group.sync.aligned {pending};", kind, count, constraints, operands)
+        return merged(names, live, found)
+
+    def live(self, value: Value) -> Sequence[int]:
+        """The registers of an accumulator that products compute."""
+        made = self.defs.get(value)
+        while made is not None and made.name == "for":
+            value = made.blocks[0].terminator.args[made.results.index(value)]
+            made = self.defs.get(value)
+        if made is None or made.name != "dot":
+            return range(num_registers(value))
+        return computed_registers(made)
 
     def rare(self, values: Sequence[Value]) -> str:
         """A condition that seldom holds and needs all registers of a 32-bit tile, the one with the fewest. Without it ptxas waits before it
@@ -179,6 +191,21 @@ def is_pure(op: Op) -> bool:
     return OPS[op.name].pure and not op.blocks
 
 
+def computed_registers(dot: Op) -> list[int]:
+    """The registers of a product's result that it computes: those of its first `columns` columns."""
+    each = wgmma.ROWS * instruction_of(dot).n // 128
+    live = wgmma.ROWS * dot.attrs.get("columns", instruction_of(dot).n) // 128
+    return [i for i in range(dot.result.type.layout.num_registers) if i % each < live]
+
+
+def merged(names: Sequence[str], live: Sequence[int], found: Sequence[str]) -> list[str]:
+    """The registers of a tile of which those at `live` have new names."""
+    result = list(names)
+    for i, name in zip(live, found, strict=True):
+        result[i] = name
+    return result
+
+
 class WgmmaText:
     """The inline PTX of one dot. The operands are numbered: accumulators out, accumulators in, A, B. `fresh`: the accumulators are zero;
     `upper` are the upper words of descriptors by the number of the operand."""
@@ -189,11 +216,17 @@ class WgmmaText:
         self.a, self.b, self.c = op.args
         self.kind = llvm_type(self.c.type.dtype)
         self.count = self.c.type.layout.num_registers
-        self.each = wgmma.ROWS * self.instruction.n // 128  # accumulators of an instruction
+        self.live = computed_registers(op)
+        self.each = len(self.live) // self.blocks  # accumulators of an instruction
         self.upper: dict[int, int] = {}
         self.lines: list[str] = []
-        self.constraints = ["=f" if self.kind == "float" else "=r"] * self.count
+        self.constraints = ["=f" if self.kind == "float" else "=r"] * len(self.live)
         self.operands: list[str] = []
+
+    @property
+    def blocks(self) -> int:
+        """The instructions of a warpgroup per step along K: one for each 64 rows."""
+        return self.count * 128 // (wgmma.ROWS * self.instruction.n)
 
     def operand(self, constraint: str, text: str) -> int:
         """Adds an operand and returns its number."""
@@ -239,7 +272,7 @@ class WgmmaText:
         """Writes the instructions. The first step does not read the accumulators if they are unset. They are unset if they are a constant
         zero, or while the operand number `count`, the number of finished iterations, is 0."""
         row, lines = self.instruction, self.lines
-        depth, blocks = self.b.type.shape[1 - self.lies_as(1)] // row.k, self.count // self.each
+        depth, blocks = self.b.type.shape[1 - self.lies_as(1)] // row.k, self.blocks
         lines += [".reg .pred on, first;", ".reg .b32 xl, yl;", ".reg .b64 x, y;", "setp.eq.s32 on, 0, 0;"]
         lines.append(f"setp.ne.s32 first, {0 if count is None else f'${count}'}, 0;")
         skips = self.fresh or count is not None
@@ -271,7 +304,7 @@ class WgmmaText:
         if self.a.type.dtype in (t.float16, t.bfloat16):
             sides = [(x, side) for side, x in enumerate((self.a, self.b)) if isinstance(x.type, Buffer)]
             more += ["1" if self.described(x.type, side).mn_major else "0" for x, side in sides]
-        shape = row.name.removeprefix("wgmma.")
+        shape = f"m{wgmma.ROWS}n{self.op.attrs.get('columns', row.n)}k{row.k}"
         self.lines.append(
             f"wgmma.mma_async.sync.aligned.{shape}.{result}.{kinds[0]}.{kinds[1]} {held}, {', '.join([first, second, scale, *more])};"
         )

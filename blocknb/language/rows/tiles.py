@@ -219,7 +219,7 @@ def scan(types, attrs):
 @op(
     "dot",
     operands="a b c",
-    attrs="precision stacked instr layout warps registers in_flight transposed permuted_rows",
+    attrs="precision stacked instr layout warps registers in_flight transposed permuted_rows columns",
     traits="reads_buffers exchanges",
 )
 def dot(types, attrs):
@@ -239,7 +239,8 @@ def dot(types, attrs):
         `warps` tells how many warps divide the rows and the columns of the result. `registers` marks a wgmma whose A is in registers.
         `in_flight` is the number of wgmma, this one included, that may be in flight after the op; until a `dot_wait` only other
         products may add to the result. `transposed` names the operands (0: a, 1: b) whose buffers hold their transposes.
-        `permuted_rows` permutes the rows of A, see `layouts.wgmma.permuted_rows`.
+        `permuted_rows` permutes the rows of A, see `layouts.wgmma.permuted_rows`. `columns` is the number of columns, the first ones,
+        that a wgmma computes; no op uses the others.
     """
     a, b, c = types
     need(len(a.shape) == 2 == len(b.shape), f"dot takes matrices, not {a.shape} and {b.shape}")

@@ -24,8 +24,10 @@ def barriers_of(types: tuple) -> None:
     whole(types[1], "the number of an mbarrier")
 
 
-def moved(buffer: Any, kind: Any, coordinates: tuple, axes: tuple[int, ...]) -> None:
-    """Checks the operands of a copy between a buffer and a box."""
+def moved(
+    buffer: Any, kind: Any, coordinates: tuple, axes: tuple[int, ...], extents: tuple[int, ...] | None = None
+) -> None:
+    """Checks the operands of a copy between a buffer, or its first elements along each axis (`extents`), and a box."""
     one_buffer(buffer)
     need(isinstance(kind, TensorMap), f"{kind} is not a tensor map")
     need(buffer.dtype == kind.dtype, f"moves {kind.dtype} between {buffer} and {kind}")
@@ -33,8 +35,11 @@ def moved(buffer: Any, kind: Any, coordinates: tuple, axes: tuple[int, ...]) -> 
     for type in coordinates:
         whole(type, "a coordinate")
     need(len(axes) == len(buffer.shape) == len(set(axes)), f"axes {axes} of a buffer of shape {buffer.shape}")
+    extents = extents or buffer.shape
+    fits = len(extents) == len(buffer.shape) and all(0 < n <= m for n, m in zip(extents, buffer.shape, strict=True))
+    need(fits, f"{extents} elements of a buffer of shape {buffer.shape}")
     for axis, extent in enumerate(kind.box):
-        inside = [n for n, to in zip(buffer.shape, axes, strict=True) if to == axis]
+        inside = [n for n, to in zip(extents, axes, strict=True) if to == axis]
         need(extent == 1 if not inside else not inside[0] % extent, f"boxes of {kind} do not fill {buffer}")
 
 
@@ -106,7 +111,7 @@ def arrive(types, attrs):
 
 @shared(
     operands="buffer map barriers index coordinates...",
-    attrs="axes multicast evict",
+    attrs="axes multicast evict extents",
     reads="global",
     writes="shared",
     traits="box_copy async_copy interleaves producer producer_only",
@@ -117,10 +122,11 @@ def copy_bulk(types, attrs):
     IR:
         The bytes count for an mbarrier. `coordinates` are those of the first element, the outer axis first. `axes` names the axis of
         the array for each axis of the buffer. One thread runs the op. With `multicast`, the CTAs of a cluster copy the same box: each
-        reads some of it and writes that to the buffers of all.
+        reads some of it and writes that to the buffers of all. With `extents`, only that number of elements along each axis of the buffer,
+        the first ones, are copied.
     """
     barriers_of(types[2:])
-    moved(types[0], types[1], types[4:], attrs["axes"])
+    moved(types[0], types[1], types[4:], attrs["axes"], attrs.get("extents"))
     return ()
 
 

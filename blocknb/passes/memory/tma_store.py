@@ -40,7 +40,7 @@ from blocknb.passes.tile.simplify import tidy
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-BUFFERS = 2
+BUFFERS = 2  # of each shape, if shared memory has room
 WIDEST = 128  # bytes of a row under a swizzle
 OWN_ROWS = 16  # of a product, an instruction and warp
 LEAST_ROWS = 8  # of a warp's box: the pattern of a swizzle repeats after that
@@ -58,8 +58,8 @@ def tma_store(func: Func, target: Target, notes: Notes) -> Func:
     When: warps have roles, and a store is a box of an array. It is stored by a tensor descriptor, or by pointers with a mask that is the
     array's bounds.
 
-    What: the warps write the tile to one of two swizzled buffers, and TMA stores it from there. TMA also executes additions of fp32 that
-    need no order.
+    What: the warps write the tile to a swizzled buffer, one of two if they fit, and TMA stores it from there. TMA also executes additions
+    of fp32 that need no order.
 
     Why: the consumers start the next program while TMA stores, and no conversion for wide accesses is needed.
 
@@ -82,20 +82,24 @@ def tma_store(func: Func, target: Target, notes: Notes) -> Func:
     """
     found = TmaStoreFinder(func, notes)
     before, made = place(func)[1], func
+    most, count = HALF if before <= HALF else target.max_shared, BUFFERS
     while found.stores:
-        made = tidy(TmaStoreLowering(func, found).run())
-        if place(made)[1] <= (HALF if before <= HALF else target.max_shared):
+        made = tidy(TmaStoreLowering(func, found, count).run())
+        if place(made)[1] <= most:
             break
+        if count > 1 and most > HALF:  # a CTA that is alone on its SM gains even if each store waits for the one before
+            count -= 1
+            continue
         adds = {id: store for id, store in found.stores.items() if store.op.name == "atomic"}
         for id, store in found.stores.items():
             if id not in adds or len(adds) == len(found.stores):
                 found.refuse(store.op, "shared memory has no room for its buffers")
-        found.stores = adds if len(adds) < len(found.stores) else {}
+        found.stores, count = adds if len(adds) < len(found.stores) else {}, BUFFERS
     if not found.stores:
         return func
     firsts = {store.op.attrs.get("split_of", store.op.id): store for store in reversed(found.stores.values())}
     for store in firsts.values():
-        notes(store.op, store.text())
+        notes(store.op, store.text(count))
     return made
 
 
@@ -121,10 +125,15 @@ class TmaStore:
         """The number of elements that the store covers along an axis of the array."""
         return self.type.shape[self.box.axes.index(axis)] if axis in self.box.axes else 1
 
-    def text(self) -> str:
+    def text(self, count: int) -> str:
+        """The note for a store of a shape that has `count` buffers."""
         size = f"{self.type.bytes} bytes, {self.kind.swizzle}-byte swizzle"
         who = ", each warp its own rows" if self.each_warp else ""
-        what, where = ("sum", "a buffer") if self.op.name == "atomic" else ("store", f"one of {BUFFERS} buffers")
+        what, where = (
+            ("sum", "a buffer")
+            if self.op.name == "atomic"
+            else ("store", f"one of {count} buffers" if count > 1 else "a buffer")
+        )
         return f"{what}: by TMA from {where} of {size}{who}"
 
 
@@ -382,8 +391,9 @@ class TmaStoreFinder:
 class TmaStoreLowering(Rebuild):
     """Rebuilds the function with TMA stores."""
 
-    def __init__(self, func: Func, found: TmaStoreFinder):
+    def __init__(self, func: Func, found: TmaStoreFinder, count: int):
         super().__init__(func, lambda op, _: self.visit_op(op))
+        self.count = count  # buffers per shape
         self.found, self.stores = found, found.stores
         self.replaced = {op.id for store in found.stores.values() for op in store.replaced}
         self.maps: dict[tuple, Value] = {}
@@ -412,7 +422,7 @@ class TmaStoreLowering(Rebuild):
                 if store.buffer_key not in self.buffers:
                     kind = replace(store.type, stages=consumer_groups)
                     same = [x for x in self.stores.values() if x.buffer_key == store.buffer_key]
-                    count = BUFFERS if any(x.op.name == "store" for x in same) else min(BUFFERS, len(same))
+                    count = self.count if any(x.op.name == "store" for x in same) else min(self.count, len(same))
                     two = [b.value("alloc", type=kind, align=ALIGNMENT) for _ in range(count)]
                     self.buffers[store.buffer_key] = two
                     for buffer in two:
@@ -453,8 +463,8 @@ class TmaStoreLowering(Rebuild):
             run.clear()  # each thread counts only the stores that it started
         if not run:
             b.op("store_wait", in_flight=0)
-        elif len(run) >= BUFFERS:
-            b.op("store_wait", in_flight=BUFFERS - 1)
+        elif len(run) >= self.count:
+            b.op("store_wait", in_flight=self.count - 1)
         buffers = self.buffers[store.buffer_key]
         buffer = buffers[len(run) % len(buffers)]
         b.op("local_store", buffer, self.get(store.value))

@@ -37,6 +37,7 @@ from blocknb.target import CLUSTER, Target
 from blocknb.trace import Notes
 
 MOST_STAGES = 8
+SWIZZLE_ROWS = 8  # rows after which the pattern of a swizzle repeats
 WIDEST = 128  # bytes of a row under a swizzle
 MOST_WARPS = 32  # per CTA
 ONE_CTA = 8  # consumer warps that occupy a multiprocessor without a second CTA
@@ -310,11 +311,23 @@ class WarpSpecializationPlanner(PipeliningLegality):
             width = min(WIDEST, buffer.shape[inner] * buffer.dtype.bytes)
         if axes[inner] != len(box.dims) - 1:
             return "its neighbours in memory are not neighbours in the buffer that wgmma reads"
-        extents = [1] * len(box.dims)
-        for axis, (extent, to) in enumerate(zip(buffer.shape, axes, strict=True)):
+        needed, extents = self.needed_extents(tile.buffer, inner, width // buffer.dtype.bytes), [1] * len(box.dims)
+        for axis, (extent, to) in enumerate(zip(needed, axes, strict=True)):
             extents[to] = width // buffer.dtype.bytes if axis == inner else min(MOST_EXTENT, extent)
         kind = TensorMap(buffer.dtype, tuple(extents), width if width >= 32 else 0)
-        return TmaCopy(tile.load, tile.views, tile.store, box, kind, axes)
+        return TmaCopy(tile.load, tile.views, tile.store, box, kind, axes, needed)
+
+    def needed_extents(self, buffer: Value, inner: int, panel: int) -> tuple[int, ...]:
+        """The number of elements along each axis of a buffer that its products read: whole panels along the inner axis, and along the
+        other one a multiple of the rows after which a swizzle repeats in both halves."""
+        shape, readers = buffer.type.shape, self.readers(buffer)
+        products = [x for x in readers if x.name == "dot" and x.args[1] is buffer and "columns" in x.attrs]
+        if len(products) < len(readers):
+            return shape
+        axis = wgmma.lies_as(1, readers[0].attrs.get("transposed", ()))
+        unit = panel if axis == inner else 2 * SWIZZLE_ROWS
+        used = -(-max(x.attrs["columns"] for x in products) // unit) * unit
+        return tuple(min(n, used) if i == axis else n for i, n in enumerate(shape))
 
     def readers(self, buffer: Value) -> list[Op]:
         """The ops that need a buffer: its products, also those that read operand A into registers. For a tile that warps compute with,

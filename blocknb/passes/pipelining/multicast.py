@@ -65,12 +65,13 @@ def is_pair(facts: Facts, value: Value) -> bool:
 
 
 def halved(copy: TmaCopy) -> TmaCopy:
-    """The copy in an even number of boxes, for multicast; the copy as it is if one box cannot be halved."""
-    shape, (rows, columns) = copy.buffer.type.shape, copy.axes
+    """The copy in an even number of boxes, for multicast; the copy as it is if boxes cannot be halved."""
+    shape, (rows, columns) = copy.extents, copy.axes
     box = list(copy.kind.box)
-    if (shape[0] // box[rows]) * (shape[1] // box[columns]) == 1:
+    count = (shape[0] // box[rows]) * (shape[1] // box[columns])
+    if count % 2:
         outer = rows if columns == len(box) - 1 else columns
-        if box[outer] < 16:
-            return copy
+        if box[outer] < 16 or (count > 1 and outer == columns):
+            return copy  # no half, or halves at different distances
         box[outer] //= 2
     return replace(copy, kind=replace(copy.kind, box=tuple(box)), multicast=True)

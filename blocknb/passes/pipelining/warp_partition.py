@@ -369,13 +369,14 @@ class ProducerPart(RolePart):
         stage, parity = self.state.now[ring]
         with b.at(group.copies[0].load):
             b.op("await", ring.empty, stage, b.value("xor", parity, b.const(1, t.int32)))
-            b.op("expect", ring.full, stage, bytes=group.bytes)
+            b.op("expect", ring.full, stage, bytes=group.copied_bytes)
         for i, copy in enumerate(group.copies):
             with b.at(copy.load):
                 to = ring.view(i, stage)
                 start = [tma_boxes.emit(b, self.get, poly, t.int32) for poly in copy.box.start]
                 also: dict[str, Any] = {"multicast": True} if copy.multicast else {}
                 also |= {"evict": copy.load.attrs["evict"]} if copy.load.attrs.get("evict") else {}
+                also |= {"extents": copy.extents} if copy.extents != copy.buffer.type.shape else {}
                 b.op("copy_bulk", to, roles.maps[copy], ring.full, stage, *start, axes=copy.axes, **also)
         with b.at(group.copies[0].load):
             self.state.advance(ring)

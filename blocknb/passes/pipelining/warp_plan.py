@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from blocknb.analysis.tma_boxes import TmaBox
@@ -23,13 +24,19 @@ HALF = 113 * 1024
 
 @dataclass(frozen=True, eq=False)
 class TmaCopy(StagedTile):
-    """A staged tile that TMA copies: the box, its tensor map, and the array's axis for each axis of the buffer. `multicast`: the CTAs of
-    a cluster copy the same tile together."""
+    """A staged tile that TMA copies: the box, its tensor map, and the array's axis for each axis of the buffer. `extents`: the number of
+    elements along each axis of the buffer that products read, the first ones. `multicast`: the CTAs of a cluster copy the same tile
+    together."""
 
     box: TmaBox
     kind: TensorMap
     axes: tuple[int, ...]
+    extents: tuple[int, ...]
     multicast: bool = False
+
+    @property
+    def copied_bytes(self) -> int:
+        return math.prod(self.extents) * self.buffer.type.dtype.bytes
 
 
 @dataclass(eq=False)
@@ -56,6 +63,11 @@ class CopyGroup:
     @property
     def bytes(self) -> int:
         return sum(copy.buffer.type.bytes for copy in self.copies)
+
+    @property
+    def copied_bytes(self) -> int:
+        """The bytes that the copies of a stage move."""
+        return sum(copy.copied_bytes for copy in self.copies)
 
     @property
     def owner(self) -> CopyGroup:

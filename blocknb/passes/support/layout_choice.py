@@ -254,7 +254,7 @@ class LayoutChoice:
             proposals = self.groups.proposals.get(self.groups.find(value), ()) if self.anchored(value) else ()
             weight, layout = max(proposals, key=lambda p: p[0], default=(0.0, None))
             split = is_split and layout in self.products
-            if layout is None or weight < PRODUCT or not (split or (iterations > 1 and not views)):
+            if layout is None or not (split or (weight >= PRODUCT and iterations > 1 and not views)):
                 continue
             for view in reversed(views):
                 layout = moved_layout(view, layout)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from blocknb.analysis.used_columns import UsedColumns
 from blocknb.ir.build import Rebuild, rebuild, revised
 from blocknb.ir.core import Func, Op, Value, definitions
 from blocknb.language import types as t
@@ -40,7 +41,7 @@ def select_wgmma(func: Func, target: Target, notes: Notes) -> Func:
     asks for ieee precision.
 
     What: four warps multiply together. Both operands come from shared memory, or the first one from registers, if another product computes
-    it or it is fp32 stored along M.
+    it or it is fp32 stored along M. Columns at the end of the result that no op uses are left out, as `tl.split` may leave some.
 
     Why: wgmma reads an operand from shared memory once for four warps, and runs while the warps do other work.
 
@@ -87,6 +88,7 @@ class WgmmaSelection:
         self.products, self.direct = made_of_dots(func), DirectOperands(func)
         self.kept = self.products | kept_in_registers(func, self.products)
         self.along_m = {op.id for op in func.ops() if op.name == "dot" and self.crossing(op.args[0], 0)}
+        self.used = UsedColumns(func)
         self.transposed = dict(pair for op in func.ops() if op.name == "dot" for pair in self.loads_to_transpose(op))
 
     def lower(self, op: Op) -> tuple[Op | None, str]:
@@ -118,6 +120,9 @@ class WgmmaSelection:
         }
         if crossed:
             attrs["permuted_rows"] = True
+        used = max(table.LEAST_COLUMNS, -(-self.used.of(op) // table.LEAST_COLUMNS) * table.LEAST_COLUMNS)
+        if groups[1] == 1 and used < c.shape[1]:
+            attrs["columns"] = used
         return revised(op, attrs=attrs), ""
 
     def loads_to_transpose(self, dot: Op) -> Iterator[tuple[int, Layout]]:
@@ -160,10 +165,12 @@ class WgmmaSelection:
         count = instruction.instructions(c.shape[0], c.shape[1], a.shape[1])
         cut = " (cut off to tf32, not rounded)" if op.attrs.get("permuted_rows") else ""
         where = f"A from registers{cut}, B" if op.attrs["registers"] else "both operands"
+        n, used = c.shape[1], op.attrs.get("columns", c.shape[1])
+        unused = f"; nothing uses the last {n - used} columns, which it leaves out" if used < n else ""
         few = "; sums of 8-bit floats keep fewer digits than fp32" if a.dtype in t.FLOAT8 else ""
         return (
             f"dot: {instruction.name}, {count} per program ({warps[0]} x {warps[1]} warps over {c.shape[0]} x {c.shape[1]}), "
-            f"{where} from shared memory{few}"
+            f"{where} from shared memory{few}{unused}"
         )
 
 

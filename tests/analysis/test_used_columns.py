@@ -1,0 +1,82 @@
+"""The columns of a product that a kernel uses, and what becomes of the others: no instruction, no copy, no count of operations."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import blocknb
+import blocknb.language as bl
+from blocknb.analysis.used_columns import UsedColumns
+from blocknb.kernels.wide_tiles import matmul_wide_kernel, store_part
+
+SIZE = 1024
+
+
+@blocknb.kernel
+def halves(a, b, c, n, k, WHOLE: bl.constexpr, FIRST: bl.constexpr, BIAS: bl.constexpr):
+    rows, columns, inner = bl.arange(0, 64), bl.arange(0, 128), bl.arange(0, 64)
+    total = bl.zeros((64, 128), bl.float32)
+    for start in range(0, k, 64):
+        x = bl.load(a + rows[:, None] * k + start + inner[None, :])
+        y = bl.load(b + (start + inner[:, None]) * n + columns[None, :])
+        total = bl.dot(x, y, total)
+    if BIAS:
+        total += bl.load(c + columns)[None, :]
+    if WHOLE:
+        total = bl.maximum(total, bl.max(total, 1)[:, None])  # needs all columns
+    left, right = bl.split(bl.permute(bl.reshape(total.to(bl.float16), (64, 2, 64)), (0, 2, 1)))
+    store_part(c, 64, n, n, None, 0, 0, left if FIRST else right, 48)
+
+
+def products(compiled):
+    func = next(stage for stage in compiled.trace.stages if stage.name == "simplify").after
+    return [UsedColumns(func).of(op) for op in func.ops() if op.name == "dot"]
+
+
+@pytest.mark.parametrize(
+    ("options", "used"),
+    [
+        ({"FIRST": True}, 48),
+        ({"FIRST": False}, 112),  # the first 64 columns lie before the used ones
+        ({"FIRST": True, "BIAS": True}, 48),
+        ({"FIRST": True, "WHOLE": True}, 128),
+    ],
+)
+def test_used_columns_are_found_through_splits_and_elementwise_ops(options, used):
+    a = np.zeros((SIZE, SIZE), np.float16)
+    chosen = {"WHOLE": False, "BIAS": False, **options}
+    compiled = halves.compile(a, a, a, SIZE, SIZE, **chosen, num_warps=4, target="sm_90a")
+    assert products(compiled) == [used]
+    assert set(re.findall(r"wgmma\.mma_async\.\S+\.(m64n\d+)k16", compiled.asm["ptx"])) == {f"m64n{used}"}
+
+
+def wide(width: int, transposed: bool = False, **options):
+    a = np.zeros((SIZE, SIZE), np.float16)
+    block = blocknb.next_power_of_2(width)
+    return matmul_wide_kernel.compile(
+        a, a, a, *(SIZE,) * 6, BLOCK_M=128, BLOCK_N=block, WIDTH=width, BLOCK_K=64, GROUP=8, TRANS_B=transposed,
+        num_warps=8, num_stages=4, target="sm_90a", **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("width", "transposed", "copied"), [(208, False, 256), (160, False, 192), (208, True, 208)])
+def test_a_tile_of_any_width_takes_one_instruction_per_step_and_the_copies_that_it_reads(width, transposed, copied):
+    ptx = wide(width, transposed).asm["ptx"]
+    assert len(re.findall(rf"wgmma\.mma_async\S*m64n{width}k16", ptx)) == 4  # for 64 elements along K
+    assert re.findall(r"expect_tx\S* _, \[\S+\], (\d+)", ptx) == [str((128 + copied) * 64 * 2)]
+
+
+def test_a_cluster_copies_an_odd_number_of_panels_in_halves_along_k():
+    ptx = wide(160, CLUSTER=2, num_ctas=2).asm["ptx"]
+    assert ptx.count("multicast::cluster") == 3
+    assert re.findall(r"expect_tx\S* _, \[\S+\], (\d+)", ptx) == [str((128 + 192) * 64 * 2)]
+
+
+def test_a_tile_of_208_columns_is_stored_by_tma_from_one_buffer_per_shape():
+    compiled = wide(208)
+    notes = [note.text for stage in compiled.trace.stages if stage.name == "tma_store" for note in stage.notes]
+    assert notes and all(text.startswith("store: by TMA from a buffer") for text in notes)
+    assert compiled.n_spills == 0
