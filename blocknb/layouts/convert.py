@@ -39,6 +39,8 @@ from blocknb.layouts.shared import SharedLayout, matrix_cost, row_major, swizzle
 
 # Rough cycles on an SM, whose warps share one shuffle and shared-memory pipe.
 SELECT_CYCLES = 2  # of a warp: a partition of the SM selects 16 lanes per cycle
+SHUFFLE_CYCLES = 2  # in that pipe: a wavefront and an instruction, as `access_price` counts them
+CLOSE = 1.25  # times the price of shared memory, up to which shuffles replace it to keep a CTA on the SM
 PARTITIONS = 4  # of an SM; a warp stays in one
 SHUFFLE_LATENCY = 25
 SHARED_LATENCY = 90  # a store and a load of 25 to 30 cycles each, and the barriers around them
@@ -84,6 +86,16 @@ class Shuffle:
     def num_shuffles(self) -> int:
         """Shuffle instructions for elements of up to 32 bits."""
         return sum(step.moves for step in self.rounds)
+
+    @property
+    def num_selects(self) -> int:
+        """Select instructions for elements of up to 32 bits. LLVM removes those whose results no round publishes."""
+        count = len(self.after) * len(self.rounds)
+        needed = {step.source for step in self.rounds}
+        for stage in reversed(self.before):
+            count += len(needed)
+            needed |= {register ^ stage.flip for register in needed}
+        return count
 
     def words(self, layout: Layout, target: bool) -> list[list[int]]:
         """The registers of each word, low bits first, in the layout of the source or of the target."""
@@ -152,6 +164,18 @@ def _identity(size: int) -> tuple[int, ...]:
 @cache
 def plan(source: Layout, target: Layout, element_bits: int = 32) -> Conversion:
     """The cheapest conversion. Raises ValueError if the layouts differ in their tile or number of threads."""
+    found = plan_in_warps(source, target, element_bits)
+    if found.shuffle is None:
+        return found
+    cycles = _shuffle_price(source, target, found.shuffle, element_bits)
+    if cycles > SHARED_LATENCY and cycles > _shared_price(source, target, element_bits):
+        return Conversion("shared", source, target)
+    return found
+
+
+@cache
+def plan_in_warps(source: Layout, target: Layout, element_bits: int = 32) -> Conversion:
+    """The conversion without shared memory, if there is one. Raises ValueError as `plan` does."""
     same = [source.shape, len(source.lane), len(source.warp)] == [target.shape, len(target.lane), len(target.warp)]
     if not same:
         raise ValueError(f"no conversion between {source} and {target}: they differ in shape or in threads")
@@ -164,12 +188,16 @@ def plan(source: Layout, target: Layout, element_bits: int = 32) -> Conversion:
         registers = tuple(gf2.apply(origins.reg_reg, register) for register in range(target.num_registers))
         return Conversion("rename", source, target, registers=registers)
     shuffle = _cheapest_shuffle(source, target, origins, element_bits)
-    if shuffle is None:
-        return Conversion("shared", source, target)
-    cycles = _shuffle_price(source, target, shuffle, element_bits)
-    if cycles > SHARED_LATENCY and cycles > _shared_price(source, target, element_bits):
-        return Conversion("shared", source, target)
-    return Conversion("shuffle", source, target, shuffle=shuffle)
+    return Conversion("shuffle" if shuffle else "shared", source, target, shuffle=shuffle)
+
+
+def is_close(source: Layout, target: Layout, element_bits: int) -> bool:
+    """Whether `plan` takes shared memory although shuffles cost little more, so that the occupancy may decide."""
+    steps = plan_in_warps(source, target, element_bits).shuffle
+    if steps is None or plan(source, target, element_bits).kind != "shared":
+        return False
+    cycles = _shuffle_price(source, target, steps, element_bits)
+    return cycles <= CLOSE * _shared_price(source, target, element_bits)
 
 
 @cache
@@ -358,11 +386,11 @@ def price(source: Layout, target: Layout, element_bits: int = 32) -> int:
 def _shuffle_price(source: Layout, target: Layout, shuffle: Shuffle, element_bits: int) -> float:
     words = max(1, element_bits // 32)  # registers per element
     packed = len(shuffle.packed)  # log2 of the elements per register
-    leaving, arriving = source.num_registers >> packed, target.num_registers >> packed
-    selects = len(shuffle.before) * leaving + len(shuffle.after) * arriving + (leaving if packed else 0)
+    selects = shuffle.num_selects + (source.num_registers >> packed if packed else 0)
     latency = SHUFFLE_LATENCY if shuffle.num_shuffles else 0
     rounds = max(1, source.num_warps / PARTITIONS)
-    return latency + words * (source.num_warps * shuffle.num_shuffles + rounds * SELECT_CYCLES * selects)
+    shuffles = source.num_warps * shuffle.num_shuffles * SHUFFLE_CYCLES
+    return latency + words * (shuffles + rounds * SELECT_CYCLES * selects)
 
 
 def _shared_price(source: Layout, target: Layout, element_bits: int) -> float:

@@ -39,6 +39,7 @@ from blocknb.trace import Notes
 FEW_PARTIALS = 8
 FEW_COSTLY = 2  # of a costly combine block
 COSTLY = 6  # ops of a combine block that take longer than the shuffles of a few values
+LOADED_IN_WARPS = 0
 READ_TOGETHER = 4  # one access of 16 bytes
 LINE = 4096  # the most bytes that are stored before their first use, because their buffer and others are then live together
 
@@ -150,6 +151,8 @@ class ConversionLowering(Rebuild):
             Value, tuple[Value, SharedLayout]
         ] = {}  # the buffers of delayed conversions whose operand is stored already
         self.used = uses(func)
+        loops = [op for op in func.ops() if op.name in LOOPS]
+        self.loaded = {x.result for loop in loops for x in walk(loop.blocks[0]) if x.name == "load"}
         self.operands = OperandBuffers(self.builder, self.store)
         self.early = software_pipelining.tiles_to_stage(func, target)
 
@@ -182,6 +185,8 @@ class ConversionLowering(Rebuild):
         source, target = op.args[0].type.layout, op.attrs["layout"]
         if op.args[0] in self.early:
             return source != target
+        if LOADED_IN_WARPS and op.args[0] in self.loaded and convert.plan_in_warps(source, target, max(8, op.result.type.dtype.bits)).kind == "shuffle":
+            return False
         return source != target and convert.plan(source, target, max(8, op.result.type.dtype.bits)).kind == "shared"
 
     def flush(self, values: list[Value]) -> None:
