@@ -28,6 +28,7 @@ from blocknb.layouts.shared import (
 )
 from blocknb.layouts.wgmma import ALIGNMENT
 from blocknb.passes.memory import software_pipelining
+from blocknb.passes.memory.operand_staging import buffer_layout
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.mma_operands import OperandBuffers, from_shared
 from blocknb.passes.support.scans_of_warps import split_scans
@@ -39,7 +40,7 @@ from blocknb.trace import Notes
 FEW_PARTIALS = 8
 FEW_COSTLY = 2  # of a costly combine block
 COSTLY = 6  # ops of a combine block that take longer than the shuffles of a few values
-LOADED_IN_WARPS = 0
+NOCOPY = 0
 READ_TOGETHER = 4  # one access of 16 bytes
 LINE = 4096  # the most bytes that are stored before their first use, because their buffer and others are then live together
 
@@ -151,10 +152,9 @@ class ConversionLowering(Rebuild):
             Value, tuple[Value, SharedLayout]
         ] = {}  # the buffers of delayed conversions whose operand is stored already
         self.used = uses(func)
-        loops = [op for op in func.ops() if op.name in LOOPS]
-        self.loaded = {x.result for loop in loops for x in walk(loop.blocks[0]) if x.name == "load"}
         self.operands = OperandBuffers(self.builder, self.store)
         self.early = software_pipelining.tiles_to_stage(func, target)
+        self.copied = {} if NOCOPY else copied_tiles(func, target, self.used)
 
     def one(self, op: Op) -> None:
         if op.name == "convert" and self.through_shared(op):
@@ -185,8 +185,6 @@ class ConversionLowering(Rebuild):
         source, target = op.args[0].type.layout, op.attrs["layout"]
         if op.args[0] in self.early:
             return source != target
-        if LOADED_IN_WARPS and op.args[0] in self.loaded and convert.plan_in_warps(source, target, max(8, op.result.type.dtype.bits)).kind == "shuffle":
-            return False
         return source != target and convert.plan(source, target, max(8, op.result.type.dtype.bits)).kind == "shared"
 
     def flush(self, values: list[Value]) -> None:
@@ -250,6 +248,9 @@ class ConversionLowering(Rebuild):
         if (rows := crossed_rows(op.result, self.used)) is not None:
             layout = swizzled(source.type.shape, source.type.dtype.bits, (rows, 1 - rows))
             return self.store(source, layout, op.result.name or "operand", align=ALIGNMENT), layout
+        if op.args[0] in self.copied:
+            layout = buffer_layout(self.copied[op.args[0]])
+            return self.store(source, layout, op.result.name or "conversion", align=ALIGNMENT), layout
         layout = convert.choose_shared(
             source.type.layout,
             op.attrs["layout"],
@@ -283,6 +284,18 @@ class ConversionLowering(Rebuild):
         how = instructions("stmatrix", plan, value.type.layout, layout, bits)
         self.notes(stored, f"{what}: {kind.bytes} bytes stored to shared memory as {how}")
         return buffer
+
+
+def copied_tiles(func: Func, target: Target, used: Users) -> dict[Value, Op]:
+    """The loads of loops with products, by their tiles, whose elements only change threads: an asynchronous copy may bring them to the
+    buffer of the conversion."""
+    loops = software_pipelining.product_loops(func, target) if software_pipelining.applies(func, target) else []
+    return {
+        op.result: op
+        for loop in loops
+        for op in loop.blocks[0].ops
+        if op.name == "load" and len(op.result.type.shape) == 2 and min(op.result.type.shape) > 1 and all(user.name == "convert" for user, _ in used[op.result])
+    }
 
 
 def crossed_rows(value: Value, used: Users) -> int | None:

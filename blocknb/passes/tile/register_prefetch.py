@@ -33,6 +33,7 @@ from blocknb.passes.tile.unroll import grouped
 from blocknb.target import Target
 from blocknb.trace import Notes
 
+MULTI = 1
 REGISTERS = 64  # registers per thread for prefetched values; a quarter of all if a thread has fewer than 256
 LEAST_WGMMA = 64  # rows
 FEW = 8  # registers for scales of a loop with a product, also where no register is left: a spill costs less than the wait for memory
@@ -138,7 +139,8 @@ class PrefetchPlanner(PipeliningLegality):
         for load, why in reasons.items():
             if why:
                 self.refuse([load], why)
-        least = FEW if dot else 0
+        products = sum(op.name == "dot" for op in walk(loop.blocks[0]))
+        least = FEW if products == 1 else 0
         return within + self.fit(
             loop, [x for x in loads if not reasons[x]], wanted, max(least, self.left(loop) - within)
         )
@@ -146,7 +148,7 @@ class PrefetchPlanner(PipeliningLegality):
     def vector_loads(self, loop: Op) -> list[Op]:
         """The loads of scalars and vectors (scales) in a loop with one product, which take few registers. Tiles are left for copies to
         shared memory. Loads of indices get no early load either."""
-        if sum(op.name == "dot" for op in walk(loop.blocks[0])) > 1:
+        if not MULTI and sum(op.name == "dot" for op in walk(loop.blocks[0])) > 1:
             return []
         ops = (op for op in loop.blocks[0].ops if op.name == "load" and not self.is_staged(op, loop))
         return [op for op in ops if sum(n > 1 for n in op.result.type.shape) <= 1 and not self.is_index(op.result)]
