@@ -23,6 +23,7 @@ from blocknb.passes.support.layout_facts import (
     SMALL,
     carried_together,
     exchanges,
+    is_sorted,
     is_line_of_indices,
     is_loaded_or_carried,
     is_short_store,
@@ -200,12 +201,14 @@ class LayoutChoice:
         values = [v for v in (*self.defs, *self.block_args) if self.anchored(v)]
         if not self.fragments:  # other products convert the lines that their loops carry
             self.carried_groups.clear()
-        self.propose_reductions()
-        self.propose_sums()
         members: dict[Value, set[Value]] = {}
         for value in values:
-            root = self.groups.find(value)
-            members.setdefault(root, set()).add(value)
+            members.setdefault(self.groups.find(value), set()).add(value)
+        users = uses(self.func)
+        self.sorted_groups = {root for root, group in members.items() if is_sorted(group, users)}
+        self.propose_reductions()
+        self.propose_sums()
+        for root in members:
             if root not in self.layouts and (proposals := self.groups.proposals.get(root)):
                 self.layouts[root] = max(proposals, key=lambda p: p[0])[1]
         self.keep_recurrences_within_warps()
@@ -222,6 +225,8 @@ class LayoutChoice:
                 layout = self.reduction_layout(op)
                 if op.results[0].type.shape:
                     for result in op.results:
+                        if self.groups.find(result) in self.sorted_groups:
+                            continue
                         self.layouts.setdefault(self.groups.find(result), layout.slice(op.attrs["axis"]))
         self.settle_backwards(self.func.body)
         self.settle_forwards(self.func.body)
@@ -262,7 +267,7 @@ class LayoutChoice:
             for view in reversed(views):
                 layout = moved_layout(view, layout)
             self.products |= {layout.slice(axis)} if split else set()
-            for result in op.results:
+            for result in (x for x in op.results if self.groups.find(x) not in self.sorted_groups):
                 weight = (2 if split else 1) * iterations * result.type.size * value.type.dtype.bytes
                 self.groups.propose(result, weight, layout.slice(axis))
 
