@@ -34,6 +34,11 @@ LARGE = 2048  # the elements of a tile that one warp can hold, 64 per thread
 ACCUMULATORS = ((4, 160), (8, 160), (MOST, 80))
 SINGLE = 96  # of four warps with fp32 operands, which need registers on their way to shared memory, or many addresses
 LIVE = 245  # registers of a thread for all tiles that are live at a time; the others hold addresses
+#: Live registers of a thread of four warps, up to which they may spill. Eight warps would hold one CTA per SM, and all of it would wait at
+#: each barrier. Two CTAs of four warps take turns.
+SPILLED = 384
+HALF_FILE = 128  # registers of a thread if two CTAs of eight warps share an SM
+ADDRESSES = 10  # registers of a thread besides its tiles
 ROWS = 64  # rows of chained products per four warps
 #: Ops that the measurements for few warps did not include.
 OTHERS = {"for": "a loop", "while": "a loop", "scan": "a scan", "flip": "elements that move", "gather": "elements that move",
@@ -139,6 +144,8 @@ def for_live_tiles(func: Func, needed: int, count: int) -> tuple[int, str] | Non
     """Fewer warps than `count` and the reason, if the tiles that are live at a time take less than the `needed` words of all results."""
     live = Liveness(func, 32 * USUAL).most()  # registers per thread of four warps
     fewer = next((few for few, _ in ACCUMULATORS if live * USUAL <= LIVE * few), MOST)
+    if fewer == 2 * USUAL and HALF_FILE < live // 2 + ADDRESSES and live <= SPILLED:
+        fewer = USUAL
     if live * 32 * USUAL >= needed or fewer >= count:
         return None
     each = f"{counted(live * USUAL // fewer, 'register')} of a thread hold all tiles that are live at a time"
