@@ -40,7 +40,6 @@ from blocknb.layouts.shared import SharedLayout, matrix_cost, row_major, swizzle
 # Rough cycles on an SM, whose warps share one shuffle and shared-memory pipe.
 SELECT_CYCLES = 2  # of a warp: a partition of the SM selects 16 lanes per cycle
 SHUFFLE_CYCLES = 2  # in that pipe: a wavefront and an instruction, as `access_price` counts them
-CLOSE = 1.25  # times the price of shared memory, up to which shuffles replace it to keep a CTA on the SM
 PARTITIONS = 4  # of an SM; a warp stays in one
 SHUFFLE_LATENCY = 25
 SHARED_LATENCY = 90  # a store and a load of 25 to 30 cycles each, and the barriers around them
@@ -191,13 +190,13 @@ def plan_in_warps(source: Layout, target: Layout, element_bits: int = 32) -> Con
     return Conversion("shuffle" if shuffle else "shared", source, target, shuffle=shuffle)
 
 
+@cache
 def is_close(source: Layout, target: Layout, element_bits: int) -> bool:
-    """Whether `plan` takes shared memory although shuffles cost little more, so that the occupancy may decide."""
+    """Whether `plan` takes shared memory although shuffles have a lower price if their instructions count nothing."""
     steps = plan_in_warps(source, target, element_bits).shuffle
     if steps is None or plan(source, target, element_bits).kind != "shared":
         return False
-    cycles = _shuffle_price(source, target, steps, element_bits)
-    return cycles <= CLOSE * _shared_price(source, target, element_bits)
+    return _shuffle_price(source, target, steps, element_bits, 1) <= _shared_price(source, target, element_bits)
 
 
 @cache
@@ -383,13 +382,15 @@ def price(source: Layout, target: Layout, element_bits: int = 32) -> int:
     return round(_shared_price(source, target, element_bits)) if conversion.kind == "shared" else 0
 
 
-def _shuffle_price(source: Layout, target: Layout, shuffle: Shuffle, element_bits: int) -> float:
+def _shuffle_price(
+    source: Layout, target: Layout, shuffle: Shuffle, element_bits: int, shuffle_cycles: int = SHUFFLE_CYCLES
+) -> float:
     words = max(1, element_bits // 32)  # registers per element
     packed = len(shuffle.packed)  # log2 of the elements per register
     selects = shuffle.num_selects + (source.num_registers >> packed if packed else 0)
     latency = SHUFFLE_LATENCY if shuffle.num_shuffles else 0
     rounds = max(1, source.num_warps / PARTITIONS)
-    shuffles = source.num_warps * shuffle.num_shuffles * SHUFFLE_CYCLES
+    shuffles = source.num_warps * shuffle.num_shuffles * shuffle_cycles
     return latency + words * (shuffles + rounds * SELECT_CYCLES * selects)
 
 

@@ -30,6 +30,7 @@ from blocknb.layouts.wgmma import ALIGNMENT
 from blocknb.passes.memory import software_pipelining
 from blocknb.passes.memory.operand_staging import buffer_layout
 from blocknb.passes.registry import gpu_pass
+from blocknb.passes.support.conversions_after_loops import kept_in_warps
 from blocknb.passes.support.mma_operands import OperandBuffers, from_shared
 from blocknb.passes.support.scans_of_warps import split_scans
 from blocknb.passes.support.share_transposed_buffers import share_transposed
@@ -40,7 +41,7 @@ from blocknb.trace import Notes
 FEW_PARTIALS = 8
 FEW_COSTLY = 2  # of a costly combine block
 COSTLY = 6  # ops of a combine block that take longer than the shuffles of a few values
-NOCOPY = 0
+
 READ_TOGETHER = 4  # one access of 16 bytes
 LINE = 4096  # the most bytes that are stored before their first use, because their buffer and others are then live together
 
@@ -153,8 +154,9 @@ class ConversionLowering(Rebuild):
         ] = {}  # the buffers of delayed conversions whose operand is stored already
         self.used = uses(func)
         self.operands = OperandBuffers(self.builder, self.store)
+        self.kept = kept_in_warps(func)
         self.early = software_pipelining.tiles_to_stage(func, target)
-        self.copied = {} if NOCOPY else copied_tiles(func, target, self.used)
+        self.copied = copied_tiles(func, target, self.used)
 
     def one(self, op: Op) -> None:
         if op.name == "convert" and self.through_shared(op):
@@ -185,6 +187,8 @@ class ConversionLowering(Rebuild):
         source, target = op.args[0].type.layout, op.attrs["layout"]
         if op.args[0] in self.early:
             return source != target
+        if op.result in self.kept:
+            return False
         return source != target and convert.plan(source, target, max(8, op.result.type.dtype.bits)).kind == "shared"
 
     def flush(self, values: list[Value]) -> None:

@@ -39,6 +39,7 @@ ITERATIONS = 16  # the assumed number of iterations of a loop
 SCALES = 256  # elements of a line by which a product with operands in registers is multiplied
 PRODUCT = 1e12  # the least weight per element of a product's proposal
 COPIES = 2  # of a tile's elements that its threads may hold: a tile that is joined with another one is repeated twice
+
 HALF_ACCESS = 8  # bytes: half of the widest access of a thread
 
 
@@ -492,7 +493,7 @@ class LayoutChoice:
         """Whether twice as many loads cost less than a conversion to the layout `wanted`. `width` and `own` are the elements per load in
         `wanted` and in the load's own layout. In a loop with products the copies to shared memory convert. In another loop one wide load
         and a conversion were faster, except for the rows that the loop reduces."""
-        if op not in self.outside[wanted in self.widened] or wanted in self.products:
+        if op not in self.outside[wanted in self.widened]:
             return False
         return width * op.args[0].type.dtype.element.bytes >= HALF_ACCESS and 2 * width >= own
 

@@ -33,10 +33,10 @@ from blocknb.passes.tile.unroll import grouped
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-MULTI = 1
 REGISTERS = 64  # registers per thread for prefetched values; a quarter of all if a thread has fewer than 256
 LEAST_WGMMA = 64  # rows
 FEW = 8  # registers for scales of a loop with a product, also where no register is left: a spill costs less than the wait for memory
+QUAD = 4  # threads that hold a row of a product's result between them; the other threads of its columns have copies
 ROOM = 24  # registers for addresses, scalars and masks; most of a loop is below its peak
 
 
@@ -103,6 +103,7 @@ class PrefetchPlanner(PipeliningLegality):
         self.threads = 32 * func.attrs["num_warps"]
         self.liveness = Liveness(func, self.threads)
         self.plans: dict[int, PrefetchPlan] = {}
+        self.replicated = set[Op]()  # loads of lines that several threads need: a row or column of a product
 
     def plan(self, block: Block, inside: Op | None) -> int:
         """Plans the loops in a block; returns the most registers that any of them carries. `inside` is the loop around the block, if it
@@ -141,6 +142,8 @@ class PrefetchPlanner(PipeliningLegality):
                 self.refuse([load], why)
         products = sum(op.name == "dot" for op in walk(loop.blocks[0]))
         least = FEW if products == 1 else 0
+        if products > 1:
+            self.replicated.update(loads)
         return within + self.fit(
             loop, [x for x in loads if not reasons[x]], wanted, max(least, self.left(loop) - within)
         )
@@ -148,8 +151,6 @@ class PrefetchPlanner(PipeliningLegality):
     def vector_loads(self, loop: Op) -> list[Op]:
         """The loads of scalars and vectors (scales) in a loop with one product, which take few registers. Tiles are left for copies to
         shared memory. Loads of indices get no early load either."""
-        if not MULTI and sum(op.name == "dot" for op in walk(loop.blocks[0])) > 1:
-            return []
         ops = (op for op in loop.blocks[0].ops if op.name == "load" and not self.is_staged(op, loop))
         return [op for op in ops if sum(n > 1 for n in op.result.type.shape) <= 1 and not self.is_index(op.result)]
 
@@ -188,7 +189,7 @@ class PrefetchPlanner(PipeliningLegality):
         self.notes(load, text)
 
     def registers(self, load: Op) -> int:
-        return registers(load.result, self.threads)
+        return registers(load.result, QUAD if load in self.replicated else self.threads)
 
     def left(self, loop: Op) -> int:
         """The registers per thread that are left for a loop's carried values."""
