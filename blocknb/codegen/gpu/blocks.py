@@ -71,4 +71,7 @@ class BlockLowering(KernelPart):
 
     def moves_lanes(self, op: Op) -> bool:
         """Whether a conversion moves elements between lanes."""
-        return plan_in_warps(op.args[0].type.layout, op.attrs["layout"], memory_bits(op.result.type.dtype)).kind == "shuffle"
+        return (
+            plan_in_warps(op.args[0].type.layout, op.attrs["layout"], memory_bits(op.result.type.dtype)).kind
+            == "shuffle"
+        )

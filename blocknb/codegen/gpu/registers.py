@@ -146,7 +146,9 @@ class Registers:
             case "broadcast":
                 return [(op.args[0], value.type.layout.broadcast_registers(op.args[0].type.shape)[index])]
             case "convert":
-                renamed = plan_in_warps(op.args[0].type.layout, value.type.layout, memory_bits(value.type.dtype)).registers
+                renamed = plan_in_warps(
+                    op.args[0].type.layout, value.type.layout, memory_bits(value.type.dtype)
+                ).registers
                 return (
                     [] if renamed is None else [(op.args[0], renamed[index])]
                 )  # words that a shuffle moves have arrived

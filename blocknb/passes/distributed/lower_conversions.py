@@ -298,7 +298,10 @@ def copied_tiles(func: Func, target: Target, used: Users) -> dict[Value, Op]:
         op.result: op
         for loop in loops
         for op in loop.blocks[0].ops
-        if op.name == "load" and len(op.result.type.shape) == 2 and min(op.result.type.shape) > 1 and all(user.name == "convert" for user, _ in used[op.result])
+        if op.name == "load"
+        and len(op.result.type.shape) == 2
+        and min(op.result.type.shape) > 1
+        and all(user.name == "convert" for user, _ in used[op.result])
     }
 
 

@@ -11,7 +11,7 @@ from math import prod
 
 from blocknb.analysis import affine
 from blocknb.analysis.liveness import is_cheap
-from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, uses
+from blocknb.ir.core import Block, Func, Op, Users, Value, block_arguments, definitions, uses
 from blocknb.ir.traversal import forward_slice, reachable
 from blocknb.language.ops import ACCESSES, ATOMICS, LOOPS, OPS
 from blocknb.layouts import tables
@@ -23,10 +23,10 @@ from blocknb.passes.support.layout_facts import (
     SMALL,
     carried_together,
     exchanges,
-    is_sorted,
     is_line_of_indices,
     is_loaded_or_carried,
     is_short_store,
+    is_sorted,
     loads_little,
     outside_of_loops,
 )
@@ -58,6 +58,7 @@ class LayoutChoice:
         self.recurrent: set[Value] = set()  # the results of `recurrences`
         self.products = products(func)
         self.carried_groups: dict[Value, tuple[Value, ...]] = {}  # the values that a `for` carries at the same index
+        self.sorted = set[Value]()  # lines that a bitonic sort compares
         self.fragments = set[Layout]()  # of operands in registers
         self.widened = set[Layout]()  # of rows that loops reduce
         self.outside = [set(outside_of_loops(func.body, with_products)) for with_products in (False, True)]
@@ -202,20 +203,17 @@ class LayoutChoice:
         values = [v for v in (*self.defs, *self.block_args) if self.anchored(v)]
         if not self.fragments:  # other products convert the lines that their loops carry
             self.carried_groups.clear()
-        members: dict[Value, set[Value]] = {}
-        for value in values:
-            members.setdefault(self.groups.find(value), set()).add(value)
-        users = uses(self.func)
-        self.sorted_groups = {root for root, group in members.items() if is_sorted(group, users)}
+        members, users = self.groups.members(values), uses(self.func)
+        self.sorted = {value for group in members.values() if is_sorted(group, users) for value in group}
         self.propose_reductions()
-        self.propose_sums()
+        self.propose_sums(users)
         for root in members:
             if root not in self.layouts and (proposals := self.groups.proposals.get(root)):
                 self.layouts[root] = max(proposals, key=lambda p: p[0])[1]
         self.keep_recurrences_within_warps()
         self.widen_reduced()
         self.widened |= widen_mixed(self) if self.products else set()
-        self.settle_loads(members)
+        self.settle_loads(members, users)
         for op in self.func.ops():  # program order: a reduction's operand has its layout before the result needs one
             if op.name == "scan":
                 for result in op.results:
@@ -225,18 +223,15 @@ class LayoutChoice:
             if op.name == "reduce":
                 layout = self.reduction_layout(op)
                 if op.results[0].type.shape:
-                    for result in op.results:
-                        if self.groups.find(result) in self.sorted_groups:
-                            continue
+                    for result in set(op.results) - self.sorted:
                         self.layouts.setdefault(self.groups.find(result), layout.slice(op.attrs["axis"]))
         self.settle_backwards(self.func.body)
         self.settle_forwards(self.func.body)
         for value in values:
             self.layouts.setdefault(self.groups.find(value), self.default(value.type.shape))
 
-    def settle_loads(self, members: dict[Value, set[Value]]) -> None:
+    def settle_loads(self, members: dict[Value, set[Value]], consumers: Users) -> None:
         """Gives small loaded tiles, also those that a loop carries, the layout that views of them ask for. `members`: the groups."""
-        consumers = uses(self.func)
         for op in self.func.ops():
             if op.name != "load" or op.result.type.size > SMALL or not self.anchored(op.result):
                 continue
@@ -268,14 +263,13 @@ class LayoutChoice:
             for view in reversed(views):
                 layout = moved_layout(view, layout)
             self.products |= {layout.slice(axis)} if split else set()
-            for result in (x for x in op.results if self.groups.find(x) not in self.sorted_groups):
+            for result in set(op.results) - self.sorted:
                 weight = (2 if split else 1) * iterations * result.type.size * value.type.dtype.bytes
                 self.groups.propose(result, weight, layout.slice(axis))
 
-    def propose_sums(self) -> None:
+    def propose_sums(self, consumers: Users) -> None:
         """Proposes the layout of a loop's reduction for the sum that it is added to, where each thread reduces its elements. A conversion
         for the store then happens once after the loop, and not once per iteration. It weighs less than the loop's loads."""
-        consumers = uses(self.func)
         for op, iterations in self.reductions:
             proposals = self.groups.proposals.get(self.groups.find(op.args[0]), ()) if self.anchored(op.args[0]) else ()
             layout, axis = max(proposals, key=lambda p: p[0], default=(0.0, None))[1], op.attrs["axis"]
@@ -319,14 +313,14 @@ class LayoutChoice:
         loads = [self.defs[value] for value in values if value in self.defs and self.defs[value].name == "load"]
         return all(self.as_wide(op, layout, self.access_layout(op)) for op in loads)
 
-    def grouped_results(self, value: Value, consumers: dict[Value, list]) -> list[Value]:
+    def grouped_results(self, value: Value, consumers: Users) -> list[Value]:
         """The results of pointwise ops on a value that are in its group, and the values that a loop carries in its place."""
         root = self.groups.find(value)
         results = [op.results[0] for op, _ in consumers.get(value, ()) if OPS[op.name].kind in POINTWISE]
         results += self.carried_groups.get(value, ())
         return [result for result in results if self.anchored(result) and self.groups.find(result) == root]
 
-    def asked_by_views(self, values: Set[Value], consumers: dict[Value, list]) -> Layout | None:
+    def asked_by_views(self, values: Set[Value], consumers: Users) -> Layout | None:
         """The layout in which all chains of views from values reach groups with a layout; None if there are several, or none. A small
         tile is loaded in that layout, with replicas, instead of being converted."""
         asked = None

@@ -144,7 +144,7 @@ def for_live_tiles(func: Func, needed: int, count: int) -> tuple[int, str] | Non
     """Fewer warps than `count` and the reason, if the tiles that are live at a time take less than the `needed` words of all results."""
     live = Liveness(func, 32 * USUAL).most()  # registers per thread of four warps
     fewer = next((few for few, _ in ACCUMULATORS if live * USUAL <= LIVE * few), MOST)
-    if fewer == 2 * USUAL and HALF_FILE < live // 2 + ADDRESSES and live <= SPILLED:
+    if fewer == 2 * USUAL and live // 2 + ADDRESSES > HALF_FILE and live <= SPILLED:
         fewer = USUAL
     if live * 32 * USUAL >= needed or fewer >= count:
         return None
