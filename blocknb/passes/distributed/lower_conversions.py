@@ -156,7 +156,7 @@ class ConversionLowering(Rebuild):
         self.operands = OperandBuffers(self.builder, self.store)
         self.kept = kept_in_warps(func)
         self.early = software_pipelining.tiles_to_stage(func, target)
-        self.copied = copied_tiles(func, target, self.used)
+        self.copied = copied_tiles(func, target, self.used)  # operands keep the buffers that suit their products
 
     def one(self, op: Op) -> None:
         if op.name == "convert" and self.through_shared(op):
@@ -252,7 +252,7 @@ class ConversionLowering(Rebuild):
         if (rows := crossed_rows(op.result, self.used)) is not None:
             layout = swizzled(source.type.shape, source.type.dtype.bits, (rows, 1 - rows))
             return self.store(source, layout, op.result.name or "operand", align=ALIGNMENT), layout
-        if op.args[0] in self.copied:
+        if op.args[0] in self.copied and op.args[0] not in self.early:
             layout = buffer_layout(self.copied[op.args[0]])
             return self.store(source, layout, op.result.name or "conversion", align=ALIGNMENT), layout
         layout = convert.choose_shared(

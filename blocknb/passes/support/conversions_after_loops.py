@@ -18,15 +18,19 @@ def kept_in_warps(func: Func) -> set[Value]:
     return {op.result for op in after_loops(func.body, False) if is_close(op)}
 
 
-def after_loops(block: Block, follows: bool) -> Iterator[Op]:
-    """The conversions of blocks with loops that multiply, but without products of their own. `follows`: the block around is one."""
-    follows |= any(op.name in LOOPS and multiplies(op) for op in block.ops)
-    follows &= not any(op.name == "dot" for op in block.ops)
+def after_loops(block: Block, follows: bool, in_loop: bool = False) -> Iterator[Op]:
+    """The conversions of blocks after loops that multiply, without products of their own, and of branches in such loops. `follows`: the
+    block around is one. `in_loop`: it is that of a loop."""
+    own = any(op.name == "dot" for op in block.ops)
+    here = not own and (follows or any(op.name in LOOPS and multiplies(op) for op in block.ops))
     for op in block.ops:
-        if op.name == "convert" and follows:
+        if op.name == "convert" and here:
             yield op
         for inner in op.blocks:
-            yield from after_loops(inner, follows and op.name == "if")
+            branch = op.name == "if"
+            yield from after_loops(
+                inner, branch and (here or (own and in_loop)), in_loop if branch else op.name in LOOPS
+            )
 
 
 def multiplies(op: Op) -> bool:

@@ -20,7 +20,7 @@ from blocknb.analysis.accesses import COPY_BYTES
 from blocknb.analysis.liveness import Liveness, registers
 from blocknb.ir.build import emit_copy, revised
 from blocknb.ir.core import Block, Func, Op, Value, walk
-from blocknb.ir.traversal import forward_slice
+from blocknb.ir.traversal import forward_slice, reachable
 from blocknb.language.ops import OPS
 from blocknb.passes.pipelining.later_iterations import LaterIterations, direction
 from blocknb.passes.pipelining.legality import ARITHMETIC, PipeliningLegality
@@ -151,8 +151,18 @@ class PrefetchPlanner(PipeliningLegality):
     def vector_loads(self, loop: Op) -> list[Op]:
         """The loads of scalars and vectors (scales) in a loop with one product, which take few registers. Tiles are left for copies to
         shared memory. Loads of indices get no early load either."""
+        if sum(op.name == "dot" for op in walk(loop.blocks[0])) > 1 and not self.multiplies_carried(loop):
+            return []
         ops = (op for op in loop.blocks[0].ops if op.name == "load" and not self.is_staged(op, loop))
         return [op for op in ops if sum(n > 1 for n in op.result.type.shape) <= 1 and not self.is_index(op.result)]
+
+    def multiplies_carried(self, loop: Op) -> bool:
+        """Whether a tile that the loop carries is an operand of its products, so that each iteration waits for the last one, as the state
+        of linear attention. In other loops with several products, iterations overlap, and their accumulators need the registers."""
+        defs = self.facts.definition
+        operands = [x for op in walk(loop.blocks[0]) if op.name == "dot" for x in op.args[:2]]
+        behind = reachable(operands, lambda x: () if x not in defs or defs[x].name in ("dot", "load") else defs[x].args)
+        return any(x in loop.blocks[0].args and len(x.type.shape) > 1 for x in behind)
 
     def is_staged(self, load: Op, loop: Op) -> bool:
         """Whether `operand_staging` brings a tile of one row to shared memory, more than one iteration ahead."""
