@@ -16,6 +16,11 @@ from blocknb.layouts.linear import Layout
 from blocknb.trace import Stage
 
 
+def check(kernel: Any, func: Func, arguments: dict[str, Any], **expected: np.ndarray) -> None:
+    """Runs a Func of a kernel in the interpreter, and compares what it wrote."""
+    Case(kernel.__name__, kernel, dict, lambda _: expected).interpret(func, arguments)
+
+
 def case(kernel: Any) -> Case:
     return Case(kernel.__name__, kernel, dict, lambda _: {})
 
@@ -78,8 +83,7 @@ def test_a_tile_that_is_combined_with_a_product_is_copied_as_its_operands_are(ta
     copied = [text for text in texts(stages, copies) if text.startswith("pipelined: copied")]
     assert sum("stages of 8192 bytes" in text for text in copied) == 2, "w and k"
     assert sum("stages of 4096 bytes" in text for text in copied) == 1, "v"
-    case(recurrence).interpret(func, arguments)
-    np.testing.assert_allclose(arguments["out"], expected_state(arguments), rtol=1e-3, atol=1e-3)
+    check(recurrence, func, arguments, out=expected_state(arguments))
 
 
 def test_the_line_of_a_loop_with_two_products_is_loaded_one_iteration_ahead():
@@ -121,6 +125,11 @@ def product_of(iterations: int, loop: bool, bias: bool = False) -> dict[str, Any
     return {**arrays, "scale": 2.0, "iterations": iterations, "LOOP": loop, "BIAS": bias}
 
 
+def multiplied(arguments: dict[str, Any]) -> np.ndarray:
+    a, b = (arguments[name].astype(np.float32) for name in "ab")
+    return a @ b
+
+
 @pytest.mark.parametrize("loop", [False, True])
 def test_a_result_goes_through_shared_memory_unless_a_loop_fills_it(loop: bool):
     """The shuffles of a tile of 64 x 64 floats cost 128 selects per thread. A loop keeps shared memory for its stages."""
@@ -128,8 +137,7 @@ def test_a_result_goes_through_shared_memory_unless_a_loop_fills_it(loop: bool):
     func, stages = case(product).lower(arguments, "sm_90a", num_warps=4, num_stages=3)
     assert len(conversions(after(stages, "layout_assignment"), 32)) == 1
     assert len(conversions(after(stages, "lower_conversions"), 32)) == loop
-    case(product).interpret(func, arguments)
-    assert np.array_equal(arguments["c"], 2 * arguments["a"].astype(np.float32) @ arguments["b"].astype(np.float32))
+    check(product, func, arguments, c=2 * multiplied(arguments))
 
 
 def test_a_tile_of_floats_outside_of_loops_is_loaded_in_the_layout_of_the_product():
@@ -137,8 +145,7 @@ def test_a_tile_of_floats_outside_of_loops_is_loaded_in_the_layout_of_the_produc
     func, stages = case(product).lower(arguments, "sm_90a", num_warps=4)
     (converted,) = conversions(after(stages, "layout_assignment"), 32)
     assert converted.args[0].type.layout == tables.accumulator((64, 64), tables.FP16, (4, 1)), "only the result"
-    case(product).interpret(func, arguments)
-    assert np.array_equal(arguments["c"], 6 * arguments["a"].astype(np.float32) @ arguments["b"].astype(np.float32))
+    check(product, func, arguments, c=6 * multiplied(arguments))
 
 
 # -- prices
@@ -178,10 +185,9 @@ def test_each_thread_holds_one_element_of_a_line_that_is_compared_step_by_step()
     func, stages = case(sorted_sums).lower(arguments, "sm_90a", num_warps=2)
     lines = [op.result.type.layout for op in after(stages, "layout_assignment").ops() if op.name == "select"]
     assert len(lines) == 6 and all(layout.num_registers == 1 for layout in lines)
-    case(sorted_sums).interpret(func, arguments)
     line = x.sum(0)
     for i in range(6):
         pairs = line.reshape(2**i, 2, -1)
         low, high = (np.repeat(pairs[:, side : side + 1], 2, axis=1).ravel() for side in range(2))
         line = np.where(low > high, low + high - line, line)
-    assert np.array_equal(arguments["out"], line)
+    check(sorted_sums, func, arguments, out=line)

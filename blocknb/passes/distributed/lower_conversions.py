@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from blocknb.analysis.liveness import Liveness
+from blocknb.analysis.residency import MOST_REGISTERS, resident
 from blocknb.ir.build import Rebuild, emit_copy, rebuild
 from blocknb.ir.core import Block, Func, Op, Users, Value, uses, walk
 from blocknb.language.ops import ATOMICS, LOOPS
@@ -29,8 +31,9 @@ from blocknb.layouts.shared import (
 from blocknb.layouts.wgmma import ALIGNMENT
 from blocknb.passes.memory import software_pipelining
 from blocknb.passes.memory.operand_staging import buffer_layout
+from blocknb.passes.memory.shared_memory_allocation import place
 from blocknb.passes.registry import gpu_pass
-from blocknb.passes.support.conversions_after_loops import kept_in_warps
+from blocknb.passes.support.conversions_after_loops import is_close, kept_in_warps
 from blocknb.passes.support.mma_operands import OperandBuffers, from_shared
 from blocknb.passes.support.scans_of_warps import split_scans
 from blocknb.passes.support.share_transposed_buffers import share_transposed
@@ -78,7 +81,9 @@ def lower_conversions(func: Func, target: Target, notes: Notes) -> Func:
     """
     func = rebuild(func, split_reductions(func.attrs["num_warps"]), level="memory")
     func = rebuild(func, split_scans(notes))
-    return share_transposed(ConversionLowering(func, target, notes).run(), notes)
+    kept = kept_in_warps(func)
+    kept |= displacing(func, target, kept, notes)
+    return share_transposed(ConversionLowering(func, target, notes, kept).run(), notes)
 
 
 # -- reductions across warps
@@ -138,6 +143,36 @@ def gathered_layout(layout: Layout, axis: int, keep: int, costly: bool = False) 
 # -- conversions
 
 
+def displacing(func: Func, target: Target, kept: set[Value], notes: Notes) -> set[Value]:
+    """The results of conversions that stay shuffles, too, because their buffers would displace a CTA from the SM. Shared memory would be
+    only a little cheaper for them."""
+    close = {op.result for op in func.ops() if op.name == "convert" and is_close(op)} - kept
+    if not close:
+        return set()
+    warps = int(func.attrs["num_warps"])
+    registers = min(MOST_REGISTERS, Liveness(func, target.warp_size * warps).most())
+    lowered = (ConversionLowering(func, target, Notes(""), x).run() for x in (kept, kept | close))
+    few, many = (resident(target, warps, registers, shared_bytes(x, target)) for x in lowered)
+    if few >= many:
+        return set()
+    for op in func.ops():
+        if op.results and op.results[0] in close:
+            notes(op, f"conversion: by shuffles, because its buffer would leave room for {few} CTAs per SM, not {many}")
+    return close
+
+
+def shared_bytes(func: Func, target: Target) -> int:
+    """The bytes of shared memory that a function takes after the passes that add buffers, or stages of them."""
+    from blocknb.passes import ORDER, load  # which imports this module
+
+    first, last = (ORDER.index(f"memory.{name}") for name in ("operand_staging", "shared_memory_allocation"))
+    for entry in ORDER[first:last]:
+        later = load(entry)
+        if later.applies(func, target):
+            func = later.run(func, target, Notes(later.name))
+    return place(func)[1]
+
+
 class ConversionLowering(Rebuild):
     """Lowers conversions between warps, and the operands of plain dots, to shared memory.
 
@@ -145,7 +180,7 @@ class ConversionLowering(Rebuild):
     stores, then all loads. So earlier global loads are in flight together, and one barrier serves all conversions.
     """
 
-    def __init__(self, func: Func, target: Target, notes: Notes):
+    def __init__(self, func: Func, target: Target, notes: Notes, kept: set[Value]):
         super().__init__(func, self.lower)
         self.has_ldmatrix, self.has_stmatrix, self.notes = target.capability >= 75, target.capability >= 90, notes
         self.waiting: list[dict[Value, Op]] = [{}]
@@ -154,7 +189,7 @@ class ConversionLowering(Rebuild):
         ] = {}  # the buffers of delayed conversions whose operand is stored already
         self.used = uses(func)
         self.operands = OperandBuffers(self.builder, self.store)
-        self.kept = kept_in_warps(func)
+        self.kept = kept  # the results of conversions that stay shuffles
         self.early = software_pipelining.tiles_to_stage(func, target)
         self.copied = copied_tiles(func, target, self.used)  # operands keep the buffers that suit their products
 
