@@ -191,7 +191,7 @@ class ConversionLowering(Rebuild):
         self.operands = OperandBuffers(self.builder, self.store)
         self.kept = kept  # the results of conversions that stay shuffles
         self.early = software_pipelining.tiles_to_stage(func, target)
-        self.copied = copied_tiles(func, target, self.used)  # operands keep the buffers that suit their products
+        self.copied = copied_tiles(func, target, self.used)
 
     def one(self, op: Op) -> None:
         if op.name == "convert" and self.through_shared(op):
@@ -287,7 +287,7 @@ class ConversionLowering(Rebuild):
         if (rows := crossed_rows(op.result, self.used)) is not None:
             layout = swizzled(source.type.shape, source.type.dtype.bits, (rows, 1 - rows))
             return self.store(source, layout, op.result.name or "operand", align=ALIGNMENT), layout
-        if op.args[0] in self.copied and op.args[0] not in self.early:
+        if op.args[0] in self.copied:
             layout = buffer_layout(self.copied[op.args[0]])
             return self.store(source, layout, op.result.name or "conversion", align=ALIGNMENT), layout
         layout = convert.choose_shared(
@@ -326,18 +326,18 @@ class ConversionLowering(Rebuild):
 
 
 def copied_tiles(func: Func, target: Target, used: Users) -> dict[Value, Op]:
-    """The loads of loops with products, by their tiles, whose elements only change threads: an asynchronous copy may bring them to the
-    buffer of the conversion."""
-    loops = software_pipelining.product_loops(func, target) if software_pipelining.applies(func, target) else []
-    return {
-        op.result: op
-        for loop in loops
-        for op in loop.blocks[0].ops
-        if op.name == "load"
-        and len(op.result.type.shape) == 2
-        and min(op.result.type.shape) > 1
-        and all(user.name == "convert" for user, _ in used[op.result])
-    }
+    """The loads, by their tiles, in loops with products that are only converted to the layout of a product's result, such as a tile from
+    which a product is subtracted. An asynchronous copy may bring them to the buffer of the conversion."""
+    results = {op.result.type.layout for op in func.ops() if op.name == "dot"}
+
+    def is_copied(load: Op) -> bool:
+        kind, users = load.result.type, [user for user, _ in used[load.result]]
+        large = len(kind.shape) == 2 and min(kind.shape) > 1
+        return large and all(user.name == "convert" and user.attrs["layout"] in results for user in users)
+
+    loops = software_pipelining.product_loops(func, target)
+    loads = (op for loop in loops for op in loop.blocks[0].ops if op.name == "load")
+    return {load.result: load for load in loads if is_copied(load)}
 
 
 def crossed_rows(value: Value, used: Users) -> int | None:
