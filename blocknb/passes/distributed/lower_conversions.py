@@ -57,11 +57,13 @@ def lower_conversions(func: Func, target: Target, notes: Notes) -> Func:
 
     What: a conversion between warps becomes a store to a buffer and a load from it. The swizzle of the buffer avoids bank conflicts on
     both sides. A reduction across warps reduces in each warp first and exchanges one value per warp, and so does a scan. Operands of
-    wgmma are stored to buffers that matrix descriptors can name.
+    wgmma are stored to buffers that matrix descriptors can name. A loaded tile that joins a product's result gets a buffer that an
+    asynchronous copy can fill.
 
     Why: later passes can copy into these buffers ahead of time, share them and place barriers.
 
-    Limits: a conversion that shuffles can do stays a conversion.
+    Limits: a conversion stays one if shuffles within warps cost less. It also does if shared memory costs only a little less, and its
+    buffer would take a stage from the loop before it or a CTA from the multiprocessor.
 
     Before:
 
@@ -331,7 +333,7 @@ def copied_tiles(func: Func, target: Target, used: Users) -> dict[Value, Op]:
     results = {op.result.type.layout for op in func.ops() if op.name == "dot"}
 
     def is_copied(load: Op) -> bool:
-        kind, users = load.result.type, [user for user, _ in used[load.result]]
+        kind, users = load.result.type, [user for user, _ in used.get(load.result, ())]
         large = len(kind.shape) == 2 and min(kind.shape) > 1
         return large and all(user.name == "convert" and user.attrs["layout"] in results for user in users)
 

@@ -5,7 +5,8 @@ the first iterations run before the loop. Each iteration issues the loads of a l
 load includes whether that iteration exists, so the kernel loads nothing more than before.
 
 `pipelining.legality` decides which loads may be issued early, and `pipelining.later_iterations` finds their addresses. In a loop with one
-product, the pass prefetches only scalars and vectors, such as scales, and in a loop with several products nothing.
+product, the pass prefetches only scalars and vectors, such as scales. The same holds for several products if the loop carries an operand
+of them: each iteration waits for the last one, as in the recurrence of linear attention, so a late load makes the whole program late.
 `warp_specialization` and `software_pipelining` copy the tiles to shared memory.
 Source: Mowry, Lam and Gupta, "Design and Evaluation of a Compiler Algorithm for Prefetching" (ASPLOS 1992).
 """
@@ -50,7 +51,8 @@ def register_prefetch(func: Func, target: Target, notes: Notes) -> Func:
     """Issues the loads of a loop's later iterations before the current one computes
 
     When: a loop has `num_stages=k` above 1, from the launch or from `tl.range`. In a loop with one product only scalars and vectors, such
-    as scales, are loaded ahead, by one iteration; `software_pipelining` copies the tiles.
+    as scales, are loaded ahead, by one iteration; `software_pipelining` copies the tiles. With several products the same happens only if
+    the loop multiplies a tile that it carries, as the state of linear attention.
 
     What: a load is issued k - 1 iterations ahead into registers, and masked off where there is no such iteration.
 
@@ -149,16 +151,17 @@ class PrefetchPlanner(PipeliningLegality):
         )
 
     def vector_loads(self, loop: Op) -> list[Op]:
-        """The loads of scalars and vectors (scales) in a loop with one product, which take few registers. Tiles are left for copies to
-        shared memory. Loads of indices get no early load either."""
+        """The loads of scalars and vectors (scales) in a loop with products, which take few registers. Tiles are left for copies to shared
+        memory. Loads of indices get no early load either."""
         if sum(op.name == "dot" for op in walk(loop.blocks[0])) > 1 and not self.multiplies_carried(loop):
             return []
         ops = (op for op in loop.blocks[0].ops if op.name == "load" and not self.is_staged(op, loop))
         return [op for op in ops if sum(n > 1 for n in op.result.type.shape) <= 1 and not self.is_index(op.result)]
 
     def multiplies_carried(self, loop: Op) -> bool:
-        """Whether a tile that the loop carries is an operand of its products, so that each iteration waits for the last one, as the state
-        of linear attention. In other loops with several products, iterations overlap, and their accumulators need the registers."""
+        """Whether the loop carries an operand of its products, so that each iteration waits for the last one. In other loops with several
+        products iterations overlap, and the gradients of attention spilled. On an H200 the states of delta-rule kernels of
+        flash-linear-attention took 0.60 to 0.82 of the time with a line loaded ahead."""
         defs = self.facts.definition
         operands = [x for op in walk(loop.blocks[0]) if op.name == "dot" for x in op.args[:2]]
         behind = reachable(operands, lambda x: () if x not in defs or defs[x].name in ("dot", "load") else defs[x].args)
