@@ -58,7 +58,6 @@ class LayoutChoice:
         self.recurrent: set[Value] = set()  # the results of `recurrences`
         self.products = products(func)
         self.carried_groups: dict[Value, tuple[Value, ...]] = {}  # the values that a `for` carries at the same index
-        self.sorted = set[Value]()  # lines that a bitonic sort compares
         self.fragments = set[Layout]()  # of operands in registers
         self.widened = set[Layout]()  # of rows that loops reduce
         self.outside = [set(outside_of_loops(func.body, with_products)) for with_products in (False, True)]
@@ -204,7 +203,7 @@ class LayoutChoice:
         if not self.fragments:  # other products convert the lines that their loops carry
             self.carried_groups.clear()
         members, users = self.groups.members(values), uses(self.func)
-        self.sorted = {value for group in members.values() if is_sorted(group, users) for value in group}
+        self.groups.sorted_lines = {value for group in members.values() if is_sorted(group, users) for value in group}
         self.propose_reductions()
         self.propose_sums(users)
         for root in members:
@@ -223,7 +222,7 @@ class LayoutChoice:
             if op.name == "reduce":
                 layout = self.reduction_layout(op)
                 if op.results[0].type.shape:
-                    for result in set(op.results) - self.sorted:
+                    for result in set(op.results) - self.groups.sorted_lines:
                         self.layouts.setdefault(self.groups.find(result), layout.slice(op.attrs["axis"]))
         self.settle_backwards(self.func.body)
         self.settle_forwards(self.func.body)
@@ -263,7 +262,7 @@ class LayoutChoice:
             for view in reversed(views):
                 layout = moved_layout(view, layout)
             self.products |= {layout.slice(axis)} if split else set()
-            for result in set(op.results) - self.sorted:
+            for result in set(op.results) - self.groups.sorted_lines:
                 weight = (2 if split else 1) * iterations * result.type.size * value.type.dtype.bytes
                 self.groups.propose(result, weight, layout.slice(axis))
 
