@@ -299,7 +299,11 @@ class ConversionLowering(Rebuild):
             store_matrix=self.has_stmatrix and convert.within_warps(source.type.layout, op.attrs["layout"]),
             load_matrix=self.has_ldmatrix,
         )
-        return self.store(source, layout, op.result.name or "conversion"), layout
+        stored = self.operands.stored[-1]
+        key = source, layout, False
+        if key not in stored:
+            stored[key] = self.store(source, layout, op.result.name or "conversion")
+        return stored[key], layout
 
     def load_from(self, op: Op, buffer: Value, layout: SharedLayout) -> Value:
         target, bits = op.attrs["layout"], max(8, op.result.type.dtype.bits)

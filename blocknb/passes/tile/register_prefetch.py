@@ -37,6 +37,7 @@ from blocknb.trace import Notes
 REGISTERS = 64  # registers per thread for prefetched values; a quarter of all if a thread has fewer than 256
 LEAST_WGMMA = 64  # rows
 FEW = 8  # registers for scales of a loop with a product, also where no register is left: a spill costs less than the wait for memory
+RECURRENT = 24  # the same for a loop that multiplies a tile that it carries, whose iterations never overlap
 QUAD = 4  # threads that hold a row of a product's result between them; the other threads of its columns have copies
 ROOM = 24  # registers for addresses, scalars and masks; most of a loop is below its peak
 
@@ -143,7 +144,7 @@ class PrefetchPlanner(PipeliningLegality):
             if why:
                 self.refuse([load], why)
         products = sum(op.name == "dot" for op in walk(loop.blocks[0]))
-        least = FEW if products == 1 else 0
+        least = FEW if products == 1 else RECURRENT
         if products > 1:
             self.replicated.update(loads)
         return within + self.fit(
