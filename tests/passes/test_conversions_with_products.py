@@ -100,6 +100,28 @@ def test_a_prefetched_line_counts_the_copies_that_the_columns_of_a_product_need(
     assert "it takes 32 registers per thread" in text
 
 
+@blocknb.kernel
+def both_operands(q, k, out, steps, B: bl.constexpr):
+    rows = bl.arange(0, B)
+    at = rows[:, None] * B + rows[None, :]
+    query, total = bl.load(q + at), bl.zeros((B, B), bl.float32)
+    for step in bl.range(0, steps):
+        keys = bl.load(k + step * B * B + at)
+        total = bl.dot(keys, bl.dot(query, keys).to(bl.float16), total)
+    bl.store(out + at, total)
+
+
+def test_two_conversions_of_a_tile_read_one_buffer_so_that_it_is_copied_ahead():
+    """As operand A and as operand B the tile has two layouts. Stored twice, it would be used twice, and could not be copied."""
+    rng = np.random.default_rng(0)
+    q, k = (rng.integers(-2, 3, (rows, 64)).astype(np.float16) for rows in (64, 192))
+    arguments = {"q": q, "k": k, "out": poison((64, 64), np.float32), "steps": 3, "B": 64}
+    func, stages = case(both_operands).lower(arguments, "sm_90a", num_warps=2, num_stages=2)
+    assert sum(text.startswith("pipelined: copied") for text in texts(stages, "software_pipelining")) == 1
+    keys = k.reshape(3, 64, 64).astype(np.float32)
+    check(both_operands, func, arguments, out=sum(key @ (q.astype(np.float32) @ key) for key in keys))
+
+
 # -- results of products
 
 
