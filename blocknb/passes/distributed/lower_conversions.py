@@ -290,19 +290,22 @@ class ConversionLowering(Rebuild):
             layout = swizzled(source.type.shape, source.type.dtype.bits, (rows, 1 - rows))
             return self.store(source, layout, op.result.name or "operand", align=ALIGNMENT), layout
         if op.args[0] in self.copied:
-            layout = buffer_layout(self.copied[op.args[0]])
-            return self.store(source, layout, op.result.name or "conversion", align=ALIGNMENT), layout
-        layout = convert.choose_shared(
-            source.type.layout,
-            op.attrs["layout"],
-            max(8, op.result.type.dtype.bits),
-            store_matrix=self.has_stmatrix and convert.within_warps(source.type.layout, op.attrs["layout"]),
-            load_matrix=self.has_ldmatrix,
-        )
-        stored = self.operands.stored[-1]
-        key = source, layout, False
+            layout, align = buffer_layout(self.copied[op.args[0]]), ALIGNMENT
+        else:
+            near = convert.within_warps(source.type.layout, op.attrs["layout"])
+            layout, align = (
+                convert.choose_shared(
+                    source.type.layout,
+                    op.attrs["layout"],
+                    max(8, op.result.type.dtype.bits),
+                    store_matrix=self.has_stmatrix and near,
+                    load_matrix=self.has_ldmatrix,
+                ),
+                0,
+            )
+        stored, key = self.operands.stored[-1], (source, layout, False)
         if key not in stored:
-            stored[key] = self.store(source, layout, op.result.name or "conversion")
+            stored[key] = self.store(source, layout, op.result.name or "conversion", align=align)
         return stored[key], layout
 
     def load_from(self, op: Op, buffer: Value, layout: SharedLayout) -> Value:
