@@ -144,7 +144,7 @@ class PrefetchPlanner(PipeliningLegality):
             if why:
                 self.refuse([load], why)
         products = sum(op.name == "dot" for op in walk(loop.blocks[0]))
-        least = FEW if products == 1 else RECURRENT
+        least = 0 if not products else FEW if products == 1 else RECURRENT
         if products > 1:
             self.replicated.update(loads)
         return within + self.fit(
