@@ -140,9 +140,9 @@ def test_costs_increase_from_rename_to_shuffle_to_shared_memory():
     rename = lanes.replace(reg=lanes.reg[::-1])
     shuffle = lanes.replace(lane=lanes.lane[::-1])
     shared = tables.blocked((64, 64), (0, 1), 8, 4)
-    kinds = [plan(lanes, other, 16).kind for other in (lanes, rename, shuffle, shared)]
+    kinds = [plan(lanes, other, 32).kind for other in (lanes, rename, shuffle, shared)]
     assert kinds == ["none", "rename", "shuffle", "shared"]
-    prices = [price(lanes, other, 16) for other in (lanes, rename, shuffle, shared)]
+    prices = [price(lanes, other, 32) for other in (lanes, rename, shuffle, shared)]
     assert prices[0] == prices[1] == 0 < prices[2] < prices[3]
 
 

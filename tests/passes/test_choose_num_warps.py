@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from frontend_helpers import ir
 from kernels.products import attention
 
 import blocknb
 import blocknb.language as bl
 from blocknb.kernels.norms import norm_kernel
 from blocknb.kernels.softmax import softmax_kernel
+from blocknb.passes.tile import choose_num_warps
 
 ALIGNED = {"x": "*fp16:16", "y": "*fp16:16", "x_stride": "i32:16", "y_stride": "i32:16", "n": "i32:16"}
 
@@ -171,3 +173,12 @@ def test_products_that_are_not_live_together_share_registers():
     given = {"q": "*fp16:16", "k": "*fp16:16", "g": "*fp16:16", "out": "*fp32:16", "m": "i32:16"}
     warps, why = chosen(gradients, **given, ROWS=64, HEAD=64)
     assert warps == 4 and "live at a time" in why
+
+
+@pytest.mark.parametrize(("live", "warps"), [(200, 4), (384, 4), (385, 8), (490, 8), (491, 16)])
+def test_four_warps_may_spill_a_third_of_their_live_tiles(live, warps, monkeypatch):
+    """Two CTAs of four warps take turns at barriers, and one of eight warps would not."""
+    monkeypatch.setattr(choose_num_warps.Liveness, "most", lambda self: live)
+    func = ir(products, x="*f16", y="*f16", out="*f32", M=64, N=64, K=64)
+    found = choose_num_warps.for_live_tiles(func, needed=1 << 20, count=32)
+    assert found is not None and found[0] == warps

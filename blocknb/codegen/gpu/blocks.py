@@ -16,7 +16,7 @@ from blocknb.codegen.gpu.wgmma import ops_around_mma
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Block, Op, Value
 from blocknb.language.ops import OPS
-from blocknb.layouts.convert import plan
+from blocknb.layouts.convert import plan_in_warps
 
 
 class BlockLowering(KernelPart):
@@ -71,4 +71,7 @@ class BlockLowering(KernelPart):
 
     def moves_lanes(self, op: Op) -> bool:
         """Whether a conversion moves elements between lanes."""
-        return plan(op.args[0].type.layout, op.attrs["layout"], memory_bits(op.result.type.dtype)).kind == "shuffle"
+        return (
+            plan_in_warps(op.args[0].type.layout, op.attrs["layout"], memory_bits(op.result.type.dtype)).kind
+            == "shuffle"
+        )

@@ -16,7 +16,7 @@ from blocknb.codegen.gpu.element_types import constant, element_register, llvm_t
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
 from blocknb.language.ops import PRESERVING
-from blocknb.layouts.convert import plan
+from blocknb.layouts.convert import plan_in_warps
 
 MOVES = PRESERVING | {"promise", "broadcast", "convert"}  # ops whose registers are registers of their operand
 FLOAT = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract"}
@@ -130,7 +130,7 @@ class PackedConversions:
         if op.name != "convert":
             return False
         source, result = op.args[0].type, op.result.type
-        return plan(source.layout, result.layout, memory_bits(result.dtype)).registers is None
+        return plan_in_warps(source.layout, result.layout, memory_bits(result.dtype)).registers is None
 
     def number(self, value: Value, register: int) -> int | None:
         """The value of a register that is the same number in all threads and programs, such as an index on an axis of length two."""

@@ -23,7 +23,7 @@ from blocknb.errors import CompilerBug
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
 from blocknb.language.ops import named
-from blocknb.layouts.convert import plan
+from blocknb.layouts.convert import plan_in_warps
 
 Compute = Callable[[Op, Value, int], str]  # writes one register of a lazy op and returns its name
 Words = dict[tuple[int, ...], str]
@@ -146,7 +146,9 @@ class Registers:
             case "broadcast":
                 return [(op.args[0], value.type.layout.broadcast_registers(op.args[0].type.shape)[index])]
             case "convert":
-                renamed = plan(op.args[0].type.layout, value.type.layout, memory_bits(value.type.dtype)).registers
+                renamed = plan_in_warps(
+                    op.args[0].type.layout, value.type.layout, memory_bits(value.type.dtype)
+                ).registers
                 return (
                     [] if renamed is None else [(op.args[0], renamed[index])]
                 )  # words that a shuffle moves have arrived

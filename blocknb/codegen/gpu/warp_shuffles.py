@@ -13,7 +13,7 @@ from blocknb.codegen.gpu.element_types import ElementType, llvm_type, memory_bit
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.ir.core import Op
 from blocknb.language import types as t
-from blocknb.layouts.convert import Select, Shuffle, plan
+from blocknb.layouts.convert import Select, Shuffle, plan_in_warps
 
 
 class WarpShuffles(KernelPart):
@@ -22,7 +22,7 @@ class WarpShuffles(KernelPart):
     def shuffle(self, op: Op) -> None:
         """Moves the elements of a tile to another layout, as `layouts.convert` planned it."""
         source, dtype = op.args[0], op.result.type.dtype
-        steps = plan(source.type.layout, op.attrs["layout"], memory_bits(dtype)).shuffle
+        steps = plan_in_warps(source.type.layout, op.attrs["layout"], memory_bits(dtype)).shuffle
         assert steps is not None, "only shuffles come here"
         if not steps.packed:
             self.registers.set(op.result, self.moved(self.registers.regs(source), dtype, steps))

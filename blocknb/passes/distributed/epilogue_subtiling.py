@@ -21,6 +21,7 @@ from blocknb.language.ops import OPS
 from blocknb.layouts import convert, tables, wgmma
 from blocknb.layouts.linear import Layout, format_shape
 from blocknb.passes.registry import gpu_pass
+from blocknb.passes.support.conversions_after_loops import kept_in_warps
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -148,11 +149,11 @@ def may_come_first(op: Op) -> bool:
 
 def find(func: Func) -> dict[int, SubtiledStore]:
     """The stores of a distributed Func that the pass splits, by op id."""
-    facts, users = affine.analyze(func), uses(func)
+    facts, users, kept = affine.analyze(func), uses(func), kept_in_warps(func)
     found: dict[int, SubtiledStore] = {}
     for op in func.ops():
         made = facts.definition.get(op.args[1]) if op.name == "store" else None
-        if made is None or made.name != "convert" or len(users[made.result]) > 1:
+        if made is None or made.name != "convert" or made.result in kept or len(users[made.result]) > 1:
             continue
         if (cut := parts(op, made)) is not None:
             home = facts.parent[op]

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from blocknb.analysis.liveness import Liveness
+from blocknb.analysis.residency import MOST_REGISTERS, resident
 from blocknb.ir.build import Rebuild, emit_copy, rebuild
 from blocknb.ir.core import Block, Func, Op, Users, Value, uses, walk
 from blocknb.language.ops import ATOMICS, LOOPS
@@ -28,7 +30,10 @@ from blocknb.layouts.shared import (
 )
 from blocknb.layouts.wgmma import ALIGNMENT
 from blocknb.passes.memory import software_pipelining
+from blocknb.passes.memory.operand_staging import buffer_layout
+from blocknb.passes.memory.shared_memory_allocation import place
 from blocknb.passes.registry import gpu_pass
+from blocknb.passes.support.conversions_after_loops import is_close, kept_in_warps
 from blocknb.passes.support.mma_operands import OperandBuffers, from_shared
 from blocknb.passes.support.scans_of_warps import split_scans
 from blocknb.passes.support.share_transposed_buffers import share_transposed
@@ -39,6 +44,7 @@ from blocknb.trace import Notes
 FEW_PARTIALS = 8
 FEW_COSTLY = 2  # of a costly combine block
 COSTLY = 6  # ops of a combine block that take longer than the shuffles of a few values
+
 READ_TOGETHER = 4  # one access of 16 bytes
 LINE = 4096  # the most bytes that are stored before their first use, because their buffer and others are then live together
 
@@ -51,11 +57,13 @@ def lower_conversions(func: Func, target: Target, notes: Notes) -> Func:
 
     What: a conversion between warps becomes a store to a buffer and a load from it. The swizzle of the buffer avoids bank conflicts on
     both sides. A reduction across warps reduces in each warp first and exchanges one value per warp, and so does a scan. Operands of
-    wgmma are stored to buffers that matrix descriptors can name.
+    wgmma are stored to buffers that matrix descriptors can name. A loaded tile that joins a product's result gets a buffer that an
+    asynchronous copy can fill.
 
     Why: later passes can copy into these buffers ahead of time, share them and place barriers.
 
-    Limits: a conversion that shuffles can do stays a conversion.
+    Limits: a conversion stays one if shuffles within warps cost less. It also does if shared memory costs only a little less, and its
+    buffer would take a stage from the loop before it or a CTA from the multiprocessor.
 
     Before:
 
@@ -75,7 +83,9 @@ def lower_conversions(func: Func, target: Target, notes: Notes) -> Func:
     """
     func = rebuild(func, split_reductions(func.attrs["num_warps"]), level="memory")
     func = rebuild(func, split_scans(notes))
-    return share_transposed(ConversionLowering(func, target, notes).run(), notes)
+    kept = kept_in_warps(func)
+    kept |= displacing(func, target, kept, notes)
+    return share_transposed(ConversionLowering(func, target, notes, kept).run(), notes)
 
 
 # -- reductions across warps
@@ -135,6 +145,36 @@ def gathered_layout(layout: Layout, axis: int, keep: int, costly: bool = False) 
 # -- conversions
 
 
+def displacing(func: Func, target: Target, kept: set[Value], notes: Notes) -> set[Value]:
+    """The results of conversions that stay shuffles, too, because their buffers would displace a CTA from the SM. Shared memory would be
+    only a little cheaper for them."""
+    close = {op.result for op in func.ops() if op.name == "convert" and is_close(op)} - kept
+    if not close:
+        return set()
+    warps = int(func.attrs["num_warps"])
+    registers = min(MOST_REGISTERS, Liveness(func, target.warp_size * warps).most())
+    lowered = (ConversionLowering(func, target, Notes(""), x).run() for x in (kept, kept | close))
+    few, many = (resident(target, warps, registers, shared_bytes(x, target)) for x in lowered)
+    if few >= many:
+        return set()
+    for op in func.ops():
+        if op.results and op.results[0] in close:
+            notes(op, f"conversion: by shuffles, because its buffer would leave room for {few} CTAs per SM, not {many}")
+    return close
+
+
+def shared_bytes(func: Func, target: Target) -> int:
+    """The bytes of shared memory that a function takes after the passes that add buffers, or stages of them."""
+    from blocknb.passes import ORDER, load  # which imports this module
+
+    first, last = (ORDER.index(f"memory.{name}") for name in ("operand_staging", "shared_memory_allocation"))
+    for entry in ORDER[first:last]:
+        later = load(entry)
+        if later.applies(func, target):
+            func = later.run(func, target, Notes(later.name))
+    return place(func)[1]
+
+
 class ConversionLowering(Rebuild):
     """Lowers conversions between warps, and the operands of plain dots, to shared memory.
 
@@ -142,7 +182,7 @@ class ConversionLowering(Rebuild):
     come first, then all loads. So earlier global loads are in flight together, and one barrier serves all conversions.
     """
 
-    def __init__(self, func: Func, target: Target, notes: Notes):
+    def __init__(self, func: Func, target: Target, notes: Notes, kept: set[Value]):
         super().__init__(func, self.lower)
         self.has_ldmatrix, self.has_stmatrix, self.notes = target.capability >= 75, target.capability >= 90, notes
         self.waiting: list[dict[Value, Op]] = [{}]
@@ -151,7 +191,9 @@ class ConversionLowering(Rebuild):
         ] = {}  # the buffers of delayed conversions whose operand is stored already
         self.used = uses(func)
         self.operands = OperandBuffers(self.builder, self.store)
+        self.kept = kept  # the results of conversions that stay shuffles
         self.early = software_pipelining.tiles_to_stage(func, target)
+        self.copied = copied_tiles(func, target, self.used)
 
     def one(self, op: Op) -> None:
         if op.name == "convert" and self.through_shared(op):
@@ -182,6 +224,8 @@ class ConversionLowering(Rebuild):
         source, target = op.args[0].type.layout, op.attrs["layout"]
         if op.args[0] in self.early:
             return source != target
+        if op.result in self.kept:
+            return False
         return source != target and convert.plan(source, target, max(8, op.result.type.dtype.bits)).kind == "shared"
 
     def flush(self, values: list[Value]) -> None:
@@ -245,15 +289,25 @@ class ConversionLowering(Rebuild):
         if (rows := crossed_rows(op.result, self.used)) is not None:
             layout = swizzled(source.type.shape, source.type.dtype.bits, (rows, 1 - rows))
             return self.store(source, layout, op.result.name or "operand", align=ALIGNMENT), layout
-        layout = convert.choose_shared(
-            source.type.layout,
-            op.attrs["layout"],
-            max(8, op.result.type.dtype.bits),
-            store_matrix=self.has_stmatrix and convert.within_warps(source.type.layout, op.attrs["layout"]),
-            load_matrix=self.has_ldmatrix,
-            copied=op.args[0] in self.early,
-        )
-        return self.store(source, layout, op.result.name or "conversion"), layout
+        if op.args[0] in self.copied:
+            layout, align = buffer_layout(self.copied[op.args[0]]), ALIGNMENT
+        else:
+            near = convert.within_warps(source.type.layout, op.attrs["layout"])
+            layout, align = (
+                convert.choose_shared(
+                    source.type.layout,
+                    op.attrs["layout"],
+                    max(8, op.result.type.dtype.bits),
+                    store_matrix=self.has_stmatrix and near,
+                    load_matrix=self.has_ldmatrix,
+                    copied=op.args[0] in self.early,
+                ),
+                0,
+            )
+        stored, key = self.operands.stored[-1], (source, layout, False)
+        if key not in stored:
+            stored[key] = self.store(source, layout, op.result.name or "conversion", align=align)
+        return stored[key], layout
 
     def load_from(self, op: Op, buffer: Value, layout: SharedLayout) -> Value:
         target, bits = op.attrs["layout"], max(8, op.result.type.dtype.bits)
@@ -279,6 +333,21 @@ class ConversionLowering(Rebuild):
         how = instructions("stmatrix", plan, value.type.layout, layout, bits)
         self.notes(stored, f"{what}: {kind.bytes} bytes stored to shared memory as {how}")
         return buffer
+
+
+def copied_tiles(func: Func, target: Target, used: Users) -> dict[Value, Op]:
+    """The loads, by their tiles, in loops with products that are only converted to the layout of a product's result, such as a tile from
+    which a product is subtracted. An asynchronous copy may bring them to the buffer of the conversion."""
+    results = {op.result.type.layout for op in func.ops() if op.name == "dot"}
+
+    def is_copied(load: Op) -> bool:
+        kind, users = load.result.type, [user for user, _ in used.get(load.result, ())]
+        large = len(kind.shape) == 2 and min(kind.shape) > 1
+        return large and all(user.name == "convert" and user.attrs["layout"] in results for user in users)
+
+    loops = software_pipelining.product_loops(func, target)
+    loads = (op for loop in loops for op in loop.blocks[0].ops if op.name == "load")
+    return {load.result: load for load in loads if is_copied(load)}
 
 
 def crossed_rows(value: Value, used: Users) -> int | None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
-from blocknb.ir.core import Block, Func, Op, Value, uses, walk, within
+from blocknb.ir.core import Block, Func, Op, Users, Value, uses, walk, within
 from blocknb.language import types as t
 from blocknb.language.ops import LOOPS, OPS
 from blocknb.layouts.linear import Layout
 
 FEW = 64  # elements of a short line
 FEW_LOADS = 4  # of a thread, for a short line
+STEPS = 6  # of a bitonic sort of eight elements, each of which reshapes the line
 SMALL = 1024  # elements: up to this size a load with replicas is preferred to a conversion
 SECTOR = 32  # the smallest memory transaction in bytes
 
@@ -93,3 +94,9 @@ def exchanges(layout: Layout, axis: int) -> int:
     mask = layout.dim_mask(axis)
     lines = 1 << sum(1 for x in layout.reg if x & ~mask)
     return lines * sum(1 for x in layout.lane if x & mask)
+
+
+def is_sorted(values: Set[Value], users: Users) -> bool:
+    """Whether a group of lines is compared with reshaped copies of itself in many steps, as a bitonic sort does. In the layout of a
+    reduction's result several threads hold each element. They would repeat all arithmetic, and each step would convert the line."""
+    return sum(user.name == "reshape" for value in values for user, _ in users.get(value, ())) >= STEPS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from blocknb.ir.core import Value
 from blocknb.layouts.linear import Layout
 
@@ -12,6 +14,7 @@ class LayoutGroups:
     def __init__(self) -> None:
         self.parent: dict[Value, Value] = {}
         self.proposals: dict[Value, list[tuple[float, Layout]]] = {}
+        self.sorted_lines = set[Value]()  # the members of groups that a bitonic sort compares
 
     def find(self, value: Value) -> Value:
         self.parent.setdefault(value, value)
@@ -28,3 +31,10 @@ class LayoutGroups:
 
     def propose(self, value: Value, weight: float, layout: Layout) -> None:
         self.proposals.setdefault(self.find(value), []).append((weight, layout))
+
+    def members(self, values: Iterable[Value]) -> dict[Value, set[Value]]:
+        """The values of each group, by its root."""
+        found: dict[Value, set[Value]] = {}
+        for value in values:
+            found.setdefault(self.find(value), set()).add(value)
+        return found

@@ -47,6 +47,7 @@ BRANCHES = 96
 DURING = 16  # registers per thread for loads during a product outside of loops: for twice as many, kernels lost 6 to 14 % by occupancy
 OF_COLUMNS = 16  # bytes of a line of columns per register of a thread
 LINE = 4  # registers per thread of a line that is loaded before a loop and used after it
+FEW_DURING = 8  # registers per thread of two vectors that arrive while a product runs
 MOST_BETWEEN = 96  # the same after a product
 SHARED_FILE = 128  # registers per thread for live tiles: three CTAs of four warps share the register file of an SM
 SCALARS = 8  # registers per thread of short lines, which the estimate of live tiles counts
@@ -343,7 +344,7 @@ class EarlyLoads(PipeliningLegality):
         if any(op in first for op in during) or needs > DURING:
             during = []
             first, needs = self.loads_among(segment)
-        if not LEAST <= needs <= min(MOST_BETWEEN, left):
+        if not (FEW_DURING if during else LEAST) <= needs <= min(MOST_BETWEEN, left):
             return [*before, *segment]
         last = revised(first[-1], attrs={**first[-1].attrs, "scheduling_barrier": "straight"})
         where = "during a product" if during else "after a product"
