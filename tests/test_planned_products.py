@@ -89,14 +89,14 @@ def test_splits_of_described_operands_match_float64():
 def test_lines_count_what_a_row_touches():
     def lines(pitch: int) -> int | None:
         a = stored(64, 64, False, pitch)
-        return MatmulProblem.of(a, stored(64, 64, False)).lines[0]
+        return MatmulProblem.of(a, stored(64, 64, False)).lines_per_tile_row[0]
 
     aligned = [pitch for pitch in (64, 72, 65, 128) if operands.address(stored(64, 64, False, pitch)) % 16 == 0]
     assert aligned, "NumPy aligns arrays to 16 bytes"
     assert lines(72) == 2  # 144 bytes: a multiple of 16, not of 128
     assert lines(65) is None
     steps = np.lib.stride_tricks.as_strided(stored(256, 256, False), (64, 64), (1024, 4))
-    assert MatmulProblem.of(steps, stored(64, 64, False)).lines[0] == 0
+    assert MatmulProblem.of(steps, stored(64, 64, False)).lines_per_tile_row[0] == 0
 
 
 def test_the_plan_copies_large_operands_only():

@@ -73,7 +73,7 @@ def orders(op: Op) -> tuple[bool, bool]:
     return sem in ("acquire", "acq_rel"), sem in ("release", "acq_rel")
 
 
-def looked_at(op: Op, users: Mapping[Value, object]) -> bool:
+def result_is_used(op: Op, users: Mapping[Value, object]) -> bool:
     """Whether an op uses the result of an atomic. An atomic that returns its result through shared memory has none in the IR."""
     return not op.results or bool(users.get(op.result))
 

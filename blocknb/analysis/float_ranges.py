@@ -1,9 +1,9 @@
 """Range analysis of floats (interval arithmetic), and the magnitude below which a float may be replaced by zero.
 
 `bounds` is an interval that holds every non-NaN element of a value. It ignores rounding; its users compare with limits far beyond rounding
-errors. It recognises that in `x - max(x)` some element of each slice is zero, so a sum of `exp(x - max(x))` is at least one. `invisible`
-looks from a value to its users. A small enough number may be replaced by zero if it is rounded to fp16, or added to a number that is at
-least one. Source: Moore, "Interval Analysis" (1966).
+errors. It recognises that in `x - max(x)` some element of each slice is zero, so a sum of `exp(x - max(x))` is at least one.
+`negligible_magnitude` looks from a value to its users. A small enough number may be replaced by zero if it is rounded to fp16, or added to
+a number that is at least one. Source: Moore, "Interval Analysis" (1966).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ EVERYTHING: Interval = (-math.inf, math.inf)
 REPEATING = named("replicates") | {"expand_dims"}
 SAME = PRESERVING | {"promise"}
 #: A cast to the dtype rounds numbers up to this magnitude to a zero of their sign.
-VANISHES = {t.float16: 2.0**-25}
+ROUNDS_TO_ZERO = {t.float16: 2.0**-25}
 DEPTH = 32  # the most ops that one query follows in a row
 #: In a sum of non-negative numbers, addends up to this total are far below half a unit in the last place.
-HIDDEN = 2.0**-64
+NEGLIGIBLE = 2.0**-64
 
 
 class FloatRanges:
@@ -36,7 +36,7 @@ class FloatRanges:
     def __init__(self, facts: FunctionFacts, users: Users):
         self.facts, self.users = facts, users
         self._bounds: dict[Value, Interval] = {}
-        self._invisible: dict[Value, float] = {}
+        self._negligible: dict[Value, float] = {}
 
     # -- ranges
 
@@ -72,7 +72,7 @@ class FloatRanges:
                 low, high = _sum(found[0], found[1])
                 return (max(low, self._jointly_attained(op.result)) if min(found)[0] >= 0 else low), high
             case "sub":
-                if self.largest_taken_off(op) or split_softmax.joint_maximum(self.facts, op) is not None:
+                if self.subtracted_max_axis(op) or split_softmax.joint_maximum(self.facts, op) is not None:
                     return -math.inf, 0.0
                 return _sum(found[0], (-found[1][1], -found[1][0]))
             case "mul":
@@ -99,9 +99,11 @@ class FloatRanges:
     def is_number(self, value: Value) -> bool:
         """Whether a value is never NaN."""
         op = self.facts.definition.get(self._uncast(value))
-        return self.is_whole(value) or (op is not None and op.name == "const" and not math.isnan(op.attrs["value"]))
+        return self.is_integer_valued(value) or (
+            op is not None and op.name == "const" and not math.isnan(op.attrs["value"])
+        )
 
-    def is_whole(self, value: Value) -> bool:
+    def is_integer_valued(self, value: Value) -> bool:
         """Whether a value is an integer converted to float: zero, or a magnitude from 1 to 2^64 (2^63 if negative)."""
         return not self._uncast(value).type.dtype.is_float
 
@@ -122,28 +124,30 @@ class FloatRanges:
         if low < 0:
             return EVERYTHING
         size = op.args[0].type.shape[axis]
-        return max(low * size, self.attained(op.args[0], axis), self._jointly_attained(op.results[0])), high * size
+        return max(
+            low * size, self.max_lower_bound(op.args[0], axis), self._jointly_attained(op.results[0])
+        ), high * size
 
     def _jointly_attained(self, total: Value) -> float:
         """A lower bound of a scalar sum of numbers that are not negative, from all its addends together."""
         return 1.0 if not total.type.shape and split_softmax.at_least_one(self.facts, total) else 0.0
 
-    def attained(self, value: Value, axis: int, depth: int = 0) -> float:
+    def max_lower_bound(self, value: Value, axis: int, depth: int = 0) -> float:
         """A number that some element of each slice along `axis` reaches, unless the slice holds a NaN; -inf if none is known."""
         if depth == DEPTH or (op := self.facts.definition.get(value)) is None:
             return -math.inf
         match op.name:
-            case "sub" if self.largest_taken_off(op) == axis + 1:
+            case "sub" if self.subtracted_max_axis(op) == axis + 1:
                 return 0.0
             case "exp":
-                return _exp(self.attained(op.args[0], axis, depth + 1))
+                return _exp(self.max_lower_bound(op.args[0], axis, depth + 1))
             case "exp2":
-                return _exp(self.attained(op.args[0], axis, depth + 1) * math.log(2))
-            case "mul" if self.bounds(op.args[1])[0] > 0 and self.attained(op.args[0], axis, depth + 1) >= 0:
+                return _exp(self.max_lower_bound(op.args[0], axis, depth + 1) * math.log(2))
+            case "mul" if self.bounds(op.args[1])[0] > 0 and self.max_lower_bound(op.args[0], axis, depth + 1) >= 0:
                 return 0.0
         return -math.inf
 
-    def largest_taken_off(self, op: Op) -> int:
+    def subtracted_max_axis(self, op: Op) -> int:
         """The axis plus one if an op is `x - max(x, axis)`, else 0."""
         x, taken = op.args
         spread = None
@@ -161,35 +165,35 @@ class FloatRanges:
 
     # -- negligible magnitudes
 
-    def invisible(self, value: Value, depth: int = 0) -> float:
+    def negligible_magnitude(self, value: Value, depth: int = 0) -> float:
         """A magnitude below which elements of a value may become zeros of their sign without changing anything that is stored."""
-        if value not in self._invisible:
-            found = (self._through(op, i, depth + 1) for op, i in self.users.get(value, ()))
-            self._invisible[value] = min(found, default=0.0) if depth < DEPTH else 0.0
-        return self._invisible[value]
+        if value not in self._negligible:
+            found = (self._negligible_for_user(op, i, depth + 1) for op, i in self.users.get(value, ()))
+            self._negligible[value] = min(found, default=0.0) if depth < DEPTH else 0.0
+        return self._negligible[value]
 
-    def _through(self, op: Op, place: int, depth: int) -> float:
-        """The `invisible` magnitude that one user permits; the value is its operand number `place`."""
+    def _negligible_for_user(self, op: Op, place: int, depth: int) -> float:
+        """The `negligible_magnitude` magnitude that one user permits; the value is its operand number `place`."""
         if (op.blocks and op.name != "reduce") or len(op.results) != 1 or not op.result.type.dtype.is_float:
             return 0.0
         result = op.result
         match op.name:
             case "cast" if op.args[0].type.dtype == t.float32:
-                return VANISHES.get(result.type.dtype, 0.0)
+                return ROUNDS_TO_ZERO.get(result.type.dtype, 0.0)
             case "select" if place > 0:
-                return self.invisible(result, depth)
+                return self.negligible_magnitude(result, depth)
             case "mul":
                 most = max(map(abs, self.bounds(op.args[1 - place])))
-                return self.invisible(result, depth) / most if 0 < most < math.inf else 0.0
+                return self.negligible_magnitude(result, depth) / most if 0 < most < math.inf else 0.0
             case "div" if place == 0:
                 low, high = self.bounds(op.args[1])
-                return self.invisible(result, depth) * low if low > 0 and high < math.inf else 0.0
+                return self.negligible_magnitude(result, depth) * low if low > 0 and high < math.inf else 0.0
             case "add" | "sub":
                 low, high = self.bounds(op.args[1 - place])
                 least = max(low, -high, 0.0) if max(low, -high) < math.inf else 0.0
                 if op.name == "add" and min(low, self.bounds(op.args[place])[0]) >= 0:
                     least = max(least, self._final_sum(result))
-                return least * HIDDEN
+                return least * NEGLIGIBLE
             case "reduce":
                 if single(op) != "add" or self.bounds(op.args[0])[0] < 0:
                     return 0.0
@@ -197,10 +201,10 @@ class FloatRanges:
                     self._final_sum(result),
                     online_softmax.added_to(FloatFacts(self.facts, self.users, self.bounds), op),
                 )
-                share: float = least * HIDDEN / op.args[0].type.shape[op.attrs["axis"]]
+                share: float = least * NEGLIGIBLE / op.args[0].type.shape[op.attrs["axis"]]
                 return share
             case name if name in SAME:
-                return self.invisible(result, depth)
+                return self.negligible_magnitude(result, depth)
         return 0.0
 
     def _final_sum(self, partial: Value) -> float:

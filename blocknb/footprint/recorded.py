@@ -22,7 +22,7 @@ from blocknb.ir.address import AddressSpace, ForeignAccess
 from blocknb.ir.core import Block, Op, Value
 from blocknb.ir.interp import waits
 from blocknb.ir.interp_tile import Machine
-from blocknb.language import meaning
+from blocknb.language import semantics
 from blocknb.language.ops import ACCESSES
 from blocknb.language.types import Pointer
 
@@ -54,7 +54,7 @@ class ProgramReplay:
             if isinstance(param.type.dtype, Pointer):
                 self.values[param] = pointers[i]
             else:
-                self.values[param] = meaning.constant(launch.scalars[name], param.type.dtype)
+                self.values[param] = semantics.constant(launch.scalars[name], param.type.dtype)
 
     @property
     def lane_conflicts(self) -> list[tuple[Op, int]]:

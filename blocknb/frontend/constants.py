@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from blocknb.errors import TypeMismatch
-from blocknb.language import meaning
+from blocknb.language import semantics
 from blocknb.language import types as t
 from blocknb.language.float8 import FORMATS
 from blocknb.language.types import DType
@@ -59,4 +59,4 @@ def held(value: bool | int | float, dtype: DType) -> bool | int | float:
     """The number rounded to the dtype: 0.1 in fp32 differs from 0.1 in fp64."""
     if not dtype.is_float or dtype.is_fp8() or (dtype == t.float64 and isinstance(value, float)):
         return value  # fp8 is rounded by convert_number
-    return float(meaning.constant(value, dtype))
+    return float(semantics.constant(value, dtype))

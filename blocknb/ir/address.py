@@ -20,7 +20,7 @@ from blocknb.ir.interp_shadow import ShadowAccount, note_access
 from blocknb.ir.provenance import UNOWNED, Owned, owners_of
 from blocknb.ir.report import Access, Printed, access_error, action_of, reach, readonly_error
 from blocknb.ir.shadow import race_error
-from blocknb.language.meaning import update
+from blocknb.language.semantics import update
 
 WINDOW_BITS = 40
 FIRST = 256  # the first window; host addresses are below it

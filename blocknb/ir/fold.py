@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from blocknb.ir.core import Op
-from blocknb.language import meaning
+from blocknb.language import semantics
 from blocknb.language.ops import OPS
 from blocknb.language.types import Pointer
 
@@ -24,7 +24,7 @@ def fold(op: Op, constants: Sequence[Number | None]) -> Number | None:
     known = [value for value in constants if value is not None]
     if len(known) < len(op.args):
         return None
-    arrays = [meaning.constant(value, arg.type.dtype) for value, arg in zip(known, op.args, strict=True)]
+    arrays = [semantics.constant(value, arg.type.dtype) for value, arg in zip(known, op.args, strict=True)]
     dtype = op.results[0].type.dtype
     result = spec.numpy(op.attrs, dtype, *arrays)
     convert = float if dtype.is_float else bool if dtype.kind == "bool" else int

@@ -19,7 +19,7 @@ from blocknb.ir.interp_memory import run_warps
 from blocknb.ir.interp_roles import run_roles
 from blocknb.ir.interp_tile import STEPS, Machine, Program
 from blocknb.ir.report import lines
-from blocknb.language import meaning
+from blocknb.language import semantics
 from blocknb.language.ops import ATOMICS
 from blocknb.language.types import Pointer
 
@@ -82,7 +82,7 @@ def waits(block: Block) -> bool:
 
 def _argument(space: AddressSpace, name: str, param: Value, arg: Any) -> np.ndarray:
     if not isinstance(param.type.dtype, Pointer):
-        return meaning.constant(arg, param.type.dtype)
+        return semantics.constant(arg, param.type.dtype)
     if not isinstance(arg, np.ndarray):
         raise TypeError(f"the pointer `{name}` takes a NumPy array, not {type(arg).__name__}")
     return space.pointer(space.add(name or "an argument", arg))

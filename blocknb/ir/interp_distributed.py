@@ -36,7 +36,7 @@ class DistributedMachine(interp_tile.Machine):
     def places(self, op: Op, layout: Layout | None) -> np.ndarray:
         """The flat index of the element at each place, [warps, lanes, registers]."""
         if layout is None:
-            raise self.bug(op, "a tile without a layout")
+            raise self.compiler_bug(op, "a tile without a layout")
         return layout.indices()[self.warps]
 
     def gather(self, op: Op, values: np.ndarray, type: Tile) -> tuple[np.ndarray, np.ndarray]:
@@ -45,7 +45,7 @@ class DistributedMachine(interp_tile.Machine):
             return np.asarray(values), np.ones((), bool)
         places = self.places(op, type.layout)
         if values.shape != places.shape:
-            raise self.bug(op, f"values of shape {values.shape} for places of shape {places.shape}")
+            raise self.compiler_bug(op, f"values of shape {values.shape} for places of shape {places.shape}")
         flat: np.ndarray = np.zeros(type.size, values.dtype)
         held: np.ndarray = np.zeros(type.size, bool)
         flat[places], held[places] = values, True
@@ -54,7 +54,7 @@ class DistributedMachine(interp_tile.Machine):
             if differ.any():
                 warp, lane, register = (int(i) for i in np.argwhere(differ)[0])
                 element = np.unravel_index(int(places[warp, lane, register]), type.shape)
-                raise self.bug(
+                raise self.compiler_bug(
                     op, f"replicas of element {tuple(map(int, element))} disagree (lane {lane}, register {register})"
                 )
         return flat.reshape(type.shape), held.reshape(type.shape)
@@ -63,11 +63,11 @@ class DistributedMachine(interp_tile.Machine):
         """The values of the places of `type`, from a tile whose elements in `held` are known."""
         if not type.shape:
             if not np.all(held):
-                raise self.bug(op, "the result needs elements that the warp does not hold")
+                raise self.compiler_bug(op, "the result needs elements that the warp does not hold")
             return np.asarray(tile)
         places = self.places(op, type.layout)
         if not held.reshape(-1)[places].all():
-            raise self.bug(op, "the result needs elements that the warp does not hold")
+            raise self.compiler_bug(op, "the result needs elements that the warp does not hold")
         return tile.reshape(-1)[places]
 
     # -- ops
@@ -120,7 +120,7 @@ class DistributedMachine(interp_tile.Machine):
         perm = tuple(op.attrs["perm"]) if op.name == "trans" else None
         registers = _own_registers(op.name, source, target, perm)
         if registers is None:
-            raise self.bug(op, "the op would move data between threads")
+            raise self.compiler_bug(op, "the op would move data between threads")
         return (np.take_along_axis(args[0], registers[self.warps], axis=2),)
 
     def dot(self, op: Op, args: list) -> np.ndarray:
@@ -193,7 +193,7 @@ class DistributedMachine(interp_tile.Machine):
         mask, low = layout.dim_mask(axis), layout.dim_bits(axis).start
         along = [bit for bit, basis in enumerate(layout.warp) if basis & mask]
         if keep != 1 << len(along):
-            raise self.bug(op, f"keep={keep} with {1 << len(along)} warps along the axis")
+            raise self.compiler_bug(op, f"keep={keep} with {1 << len(along)} warps along the axis")
         coordinates = (layout.indices() & mask) >> low
         part = np.zeros(layout.num_warps, np.int64)
         for position, bit in enumerate(along):
@@ -201,7 +201,7 @@ class DistributedMachine(interp_tile.Machine):
         owner = np.full(type.shape[axis], -1)
         owner[coordinates] = part[:, None, None]
         if (owner[coordinates] != part[:, None, None]).any():
-            raise self.bug(op, "two warps along the axis hold the same coordinates")
+            raise self.compiler_bug(op, "two warps along the axis hold the same coordinates")
         return np.argsort(owner, kind="stable")
 
 

@@ -212,7 +212,7 @@ class Warp(DistributedMachine):
             summed = 2 if op.name == "dot" and wgmma.is_name(op.attrs.get("instr", "")) else None
             used = [x for i, x in enumerate(args) if i != summed]  # wgmma complete in order: one may add to another
             if any(x is product.result for x in used for product in self.products):
-                raise self.bug(op, f"warp {self.number} uses the result of a product that is in flight")
+                raise self.compiler_bug(op, f"warp {self.number} uses the result of a product that is in flight")
         if op.name not in ACCESSES:
             return super().step(op, args)
         atomic = op.name in ATOMICS
@@ -221,7 +221,7 @@ class Warp(DistributedMachine):
             error = self.memory.record(self.number, array, where, self.space.bytes[array], new, atomic)
             does = "updates" if atomic else "reads" if new is None else "writes"
             does = f"{does} elements of `{self.space.names[array]}` that"
-            self.complain(op, f"{does} {error}{UNORDERED}" if error else "")
+            self.raise_if_error(op, f"{does} {error}{UNORDERED}" if error else "")
 
         self.space.observer = observe
         try:
@@ -253,7 +253,7 @@ class Warp(DistributedMachine):
         """Writes the elements that this warp holds to a buffer, in order."""
         where = self.bytes_of(buffer, np.flatnonzero(held))
         data = np.ascontiguousarray(values).view(np.uint8)
-        self.complain(op, self.memory.write(self.number, where.reshape(-1), data.reshape(-1), buffer))
+        self.raise_if_error(op, self.memory.write(self.number, where.reshape(-1), data.reshape(-1), buffer))
 
     def move(self, op: Op, args: list) -> tuple:
         match op.name:
@@ -261,12 +261,12 @@ class Warp(DistributedMachine):
                 offset, type = op.attrs.get("offset"), op.attrs["type"]
                 offset = self.memory.offsets.get(op.id, offset)
                 if offset is None or offset + type.bytes > len(self.memory.data):
-                    raise self.bug(op, "the buffer has no offset in shared memory")
+                    raise self.compiler_bug(op, "the buffer has no offset in shared memory")
                 return (Allocation(offset, type, op.id),)
             case "stage":
                 buffer, index = args[0], int(args[1])
                 if not 0 <= index < buffer.type.stages:
-                    raise self.bug(op, f"stage {index} of a circular buffer of {buffer.type.stages} stages")
+                    raise self.compiler_bug(op, f"stage {index} of a circular buffer of {buffer.type.stages} stages")
                 return (Allocation(buffer.offset + index * buffer.type.stage.bytes, buffer.type.stage, buffer.number),)
             case "copy_async":
                 self.copy(op, args)
@@ -308,13 +308,13 @@ class Warp(DistributedMachine):
         dtype = op.args[0].type.dtype.numpy
         values = self.space.load(op, self.program, pointers, dtype, mask[0] if mask else None, None)
         where = self.bytes_of(args[0], np.flatnonzero(held)).reshape(-1)
-        self.complain(op, self.memory.begin_copy(self.number, where, args[0]))
+        self.raise_if_error(op, self.memory.begin_copy(self.number, where, args[0]))
         self.groups[-1].append((where, values.view(np.uint8), args[0]))
 
     def wait(self, op: Op, pending: int) -> None:
         while len(self.groups) - 1 > pending:
             for where, data, buffer in self.groups.pop(0):
-                self.complain(op, self.memory.complete_copy(self.number, where, data, buffer))
+                self.raise_if_error(op, self.memory.complete_copy(self.number, where, data, buffer))
 
     def bytes_of(self, buffer: Allocation, elements: np.ndarray) -> np.ndarray:
         """The byte addresses of elements, given by flat indices, as an array [elements, bytes per element]."""
@@ -326,7 +326,7 @@ class Warp(DistributedMachine):
         """A tile of a buffer's elements where `wanted` is true, and zeros elsewhere."""
         where = self.bytes_of(buffer, np.flatnonzero(wanted))
         data, error = self.memory.read(self.number, where.reshape(-1), buffer, op.name == "local_load")
-        self.complain(op, error)
+        self.raise_if_error(op, error)
         tile = np.zeros(buffer.type.shape, buffer.type.dtype.numpy)
         tile[wanted] = np.ascontiguousarray(data).view(tile.dtype)
         return tile
@@ -351,7 +351,7 @@ class Warp(DistributedMachine):
         wanted = np.broadcast_to(lines, value.type.shape)
         if group > 1:
             where = self.bytes_of(value, np.flatnonzero(wanted)).reshape(-1)
-            self.complain(op, self.memory.unfenced(self.number, where))
+            self.raise_if_error(op, self.memory.unfenced(self.number, where))
         found = self.read(op, value, wanted)
         if group > 1:
             self.products[-1].read.append(Reading(value, wanted, found))
@@ -372,7 +372,7 @@ class Warp(DistributedMachine):
             for reading in self.products.pop(0).read:
                 now = self.read(op, reading.buffer, reading.wanted)
                 if now.tobytes() != reading.found.tobytes():
-                    self.complain(op, "waits for a product whose operand was overwritten in the meantime")
+                    self.raise_if_error(op, "waits for a product whose operand was overwritten in the meantime")
 
     def source(self, op: Op, value: Any, index: Any, valid: Any) -> tuple[np.ndarray, np.ndarray]:
         """The elements of a buffer that this warp's part of the result needs."""
@@ -387,9 +387,9 @@ class Warp(DistributedMachine):
         wanted = wanted.reshape(value.type.shape)
         return self.read(op, value, wanted), wanted
 
-    def complain(self, op: Op, error: str) -> None:
+    def raise_if_error(self, op: Op, error: str) -> None:
         if error:
-            raise self.bug(op, f"warp {self.number} {error}")
+            raise self.compiler_bug(op, f"warp {self.number} {error}")
 
 
 def run_warps(

@@ -172,9 +172,9 @@ class Agent(Warp):
     def title(self) -> str:
         return "the producer" if self.role else f"warp {self.number}"
 
-    def complain(self, op: Op, error: str) -> None:
+    def raise_if_error(self, op: Op, error: str) -> None:
         if error:
-            raise self.bug(op, f"{self.title} {error}")
+            raise self.compiler_bug(op, f"{self.title} {error}")
 
     def execute(self, block: Block, env: MutableMapping[Value, Any]) -> Generator[Op, None, tuple]:
         """The producer has no tiles. Before the warps take their roles, it executes only the ops that its own code needs."""
@@ -192,7 +192,7 @@ class Agent(Warp):
             case "await":
                 barrier, parity = self.mbarrier(op, args), int(args[2])
                 if parity not in (0, 1):
-                    raise self.bug(op, f"{self.title} waits for a parity of {parity}")
+                    raise self.compiler_bug(op, f"{self.title} waits for a parity of {parity}")
                 yield from self.wait_until(op, lambda: barrier.has_completed(parity))
                 self.cta.clocks.acquire(self.number, barrier.released)
                 return ()
@@ -221,7 +221,7 @@ class Agent(Warp):
             case "num_ctas":
                 return (np.asarray(self.cta.count, np.int32),)
             case "program_id" if self.func.attrs.get("persistent"):
-                raise self.bug(op, "a CTA that runs several programs has no program id")
+                raise self.compiler_bug(op, "a CTA that runs several programs has no program id")
             case "mbarriers":
                 made = self.cta.mbarriers[op.id]
                 if self.number == 0:
@@ -232,11 +232,11 @@ class Agent(Warp):
                 return (self.tensor_map(op, args),)
             case "arrive":
                 if len(args) < 3 or bool(args[2]):
-                    self.complain(op, self.mbarrier(op, args).arrive(self.cta.clocks.release(self.number)))
+                    self.raise_if_error(op, self.mbarrier(op, args).arrive(self.cta.clocks.release(self.number)))
                 return ()
             case "expect":
                 row = self.cta.clocks.release(self.number)
-                self.complain(op, self.mbarrier(op, args).arrive(row, op.attrs["bytes"]))
+                self.raise_if_error(op, self.mbarrier(op, args).arrive(row, op.attrs["bytes"]))
                 return ()
             case "copy_bulk":
                 self.copy_bulk(op, args)
@@ -257,7 +257,7 @@ class Agent(Warp):
         mine = any(store.warp == self.number for store in self.cta.stores)
         mine = mine and not self.func.attrs.get("persistent")  # stores of earlier programs are harmless
         if mine and self.memory.check_races and op.attrs["sem"] in RELEASES:
-            raise self.bug(
+            raise self.compiler_bug(
                 op, f"{self.title} signals other programs while a bulk store may still write; wait for the store first"
             )
         return super().atomic(op, args)
@@ -265,10 +265,10 @@ class Agent(Warp):
     def mbarrier(self, op: Op, args: list) -> Mbarrier:
         made, index = args[0], int(args[1])
         if not 0 <= index < len(made):
-            raise self.bug(op, f"{self.title} uses mbarrier {index} of {len(made)}")
+            raise self.compiler_bug(op, f"{self.title} uses mbarrier {index} of {len(made)}")
         barrier: Mbarrier = made[index]
         if barrier.made is None or barrier.made > self.cta.clocks.known[self.number, 0]:
-            raise self.bug(op, f"{self.title} uses an mbarrier that another warp makes{UNORDERED}")
+            raise self.compiler_bug(op, f"{self.title} uses an mbarrier that another warp makes{UNORDERED}")
         return barrier
 
     def tensor_map(self, op: Op, args: list) -> Map:
@@ -277,7 +277,9 @@ class Agent(Warp):
         base, extents, strides = numbers[0], numbers[1 : rank + 1], [*numbers[rank + 1 :], 1]
         wrong = (n > 1 and stride * size % ALIGNMENT for n, stride in zip(extents, strides[:-1], strict=False))
         if base % ALIGNMENT or any(wrong):
-            raise self.bug(op, f"a tensor map needs a start and strides of multiples of {ALIGNMENT} bytes: {strides}")
+            raise self.compiler_bug(
+                op, f"a tensor map needs a start and strides of multiples of {ALIGNMENT} bytes: {strides}"
+            )
         return Map(kind, base, tuple(extents), tuple(strides))
 
     def copy_bulk(self, op: Op, args: list) -> None:
@@ -286,7 +288,7 @@ class Agent(Warp):
         barrier = self.mbarrier(op, args[2:])
         box = map.box(buffer, op.attrs["axes"], coordinates, op.attrs.get("extents"))
         where = self.bytes_of(buffer, box.index)
-        self.complain(op, self.memory.issue_copy(self.number, where.reshape(-1)))
+        self.raise_if_error(op, self.memory.issue_copy(self.number, where.reshape(-1)))
 
         def observe(array: int, bytes: np.ndarray, new: Any) -> None:
             self.record_fetch(op, array, bytes, barrier.column, barrier.phase + 1)
@@ -303,7 +305,7 @@ class Agent(Warp):
             self.memory.complete_bulk_copy(
                 where.reshape(-1), data.reshape(-1), buffer, barrier.column, barrier.phase + 1
             )
-            self.complain(op, barrier.receive(where.size))
+            self.raise_if_error(op, barrier.receive(where.size))
 
         return complete
 
@@ -311,7 +313,7 @@ class Agent(Warp):
         """The elements of an array under a box, with zeros out of bounds. Calls `observe` with their bytes."""
         row = map.extents[-1] * map.type.dtype.bytes
         if name == "store" and row % ALIGNMENT and not box.inside.all():  # hardware clips at the next multiple
-            raise self.bug(op, f"{self.title} stores rows of {row} bytes, not of a multiple of {ALIGNMENT}")
+            raise self.compiler_bug(op, f"{self.title} stores rows of {row} bytes, not of a multiple of {ALIGNMENT}")
         self.space.observer = observe
         try:
             kind = map.type.dtype.numpy
@@ -323,7 +325,7 @@ class Agent(Warp):
         error = self.accesses_of(array).note_fetch(self.number, where, column, moment)
         if self.memory.check_races:
             does = f"copies elements of `{self.space.names[array]}` that"
-            self.complain(op, f"{does} {error}{UNORDERED}" if error else "")
+            self.raise_if_error(op, f"{does} {error}{UNORDERED}" if error else "")
 
     def accesses_of(self, array: int) -> ClockedAccesses:
         if array not in self.memory.arrays:
@@ -339,7 +341,7 @@ class Agent(Warp):
         box = Box(box.address[chosen], box.inside[chosen], box.piece[chosen], box.index[chosen])
         where = self.bytes_of(buffer, chosen).reshape(-1)
         _, error = self.memory.read(self.number, where, buffer)
-        self.complain(op, error or self.memory.unfenced(self.number, where, "stores"))
+        self.raise_if_error(op, error or self.memory.unfenced(self.number, where, "stores"))
 
         def observe(array: int, bytes: np.ndarray, new: Any) -> None:
             accesses = self.accesses_of(array)
@@ -348,7 +350,7 @@ class Agent(Warp):
             error = accesses.overwrite(self.number, bytes)
             accesses.note_copy(bytes, NO_WAIT, 1)
             if error and self.memory.check_races:
-                self.complain(op, f"stores to elements of `{self.space.names[array]}` that {error}{UNORDERED}")
+                self.raise_if_error(op, f"stores to elements of `{self.space.names[array]}` that {error}{UNORDERED}")
 
         adds, kind = op.attrs.get("adds"), map.type.dtype.numpy
         self.reach(op, "store", box, map, observe)

@@ -21,7 +21,7 @@ from blocknb.ir.interp_shadow import shadow_step
 from blocknb.ir.provenance import follow, moved
 from blocknb.ir.report import NO_ARGUMENT, REPORTS, Access, Printed, access_error, assertion, assertion_error, prints
 from blocknb.ir.shadow import SHADOWS
-from blocknb.language import meaning
+from blocknb.language import semantics
 from blocknb.language import types as t
 from blocknb.language.ops import OPS, TERMINATORS, named
 from blocknb.language.types import Pointer, Tile
@@ -109,9 +109,9 @@ class Machine:
                         return tuple(rest)
                     env.update(zip(after.args, rest, strict=True))
                     carried = yield from self.execute(after, env)
-        raise self.bug(op, f"the interpreter does not know the op {op.name}")
+        raise self.compiler_bug(op, f"the interpreter does not know the op {op.name}")
 
-    def bug(self, op: Op, message: str) -> CompilerBug:
+    def compiler_bug(self, op: Op, message: str) -> CompilerBug:
         from blocknb.ir.text import print_op
 
         return CompilerBug(f"{message} (program {self.program})\n    {print_op(self.func, op)}", op.loc)
@@ -135,7 +135,7 @@ class Machine:
                 return ()
             case "const":
                 kind = op.attrs["type"]
-                return (self.full(op, kind, meaning.constant(op.attrs["value"], kind.dtype)),)
+                return (self.full(op, kind, semantics.constant(op.attrs["value"], kind.dtype)),)
             case "program_id":
                 return (np.asarray(self.program[op.attrs["axis"]], np.int32),)
             case "num_programs":
@@ -242,7 +242,7 @@ class Machine:
             case "part":
                 axis, index = op.attrs["axis"], op.attrs["index"]
                 return (np.split(x, op.attrs["count"], axis)[index],)
-        raise self.bug(op, f"the op {op.name} does not belong to the {self.func.level} level")
+        raise self.compiler_bug(op, f"the op {op.name} does not belong to the {self.func.level} level")
 
     def combine_axis(self, op: Op, arrays: Sequence[np.ndarray], axis: int) -> tuple:
         """Reduces the arrays along `axis` by the block, neighbours first."""

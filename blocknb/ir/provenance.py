@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from blocknb.ir.core import Op
-from blocknb.language.meaning import FARTHEST
 from blocknb.language.ops import OPS, named
+from blocknb.language.semantics import FARTHEST
 from blocknb.language.types import Tile
 
 UNOWNED = -1  # the owner of an address that lies in no argument's array

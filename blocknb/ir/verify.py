@@ -287,9 +287,9 @@ class _Verifier:
             if not isinstance(type, Buffer):
                 self.require(side == 0 and op.attrs["registers"], op, "an operand of wgmma is not in a shared buffer")
                 continue
-            lies_as = wgmma.lies_as(side, op.attrs.get("transposed", ()))
-            part = wgmma.part(type.shape[lies_as], side, op.attrs["warps"])
-            found = wgmma.describe(type.layout, type.dtype.bits, lies_as, part)
+            storage_side = wgmma.storage_side(side, op.attrs.get("transposed", ()))
+            part = wgmma.part(type.shape[storage_side], side, op.attrs["warps"])
+            found = wgmma.describe(type.layout, type.dtype.bits, storage_side, part)
             self.require(found is not None, op, f"no matrix descriptor for operand {'ab'[side]}, {type}")
 
     def in_flight(self) -> None:

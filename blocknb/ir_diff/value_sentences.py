@@ -36,7 +36,11 @@ _ATTRIBUTES = {
     ("dot", "in_flight"): "may stay in flight, {value} at a time",
     ("*", "emit"): "{be} emitted {value}",
 }
-_EMISSIONS = {"at_use": "where the result is used", "in_pieces": "in pieces", "again": "again where the result is used"}
+_EMISSIONS = {
+    "at_use": "where the result is used",
+    "in_pieces": "in pieces",
+    "rematerialized": "again where the result is used",
+}
 #: Attributes that another one or a layout explains.
 _SILENT = frozenset(
     {"layout", "warps", "registers", "offset", "type", "align", "shape", "end", "permuted_rows", "types", "keep"}

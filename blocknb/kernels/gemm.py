@@ -20,17 +20,17 @@ from blocknb.kernels.matvec import matvec
 from blocknb.kernels.operands import ALIGNMENT, DESCRIPTORS_FROM, MatmulProblem
 from blocknb.kernels.padding import padded
 from blocknb.kernels.plans import ITEM
-from blocknb.kernels.shapes import FEW_ROWS, SWAPPED_ROWS, Plan, TileShape, choose, plan, without_turns
+from blocknb.kernels.shapes import FEW_ROWS, SWAPPED_ROWS, Plan, TileShape, choose, plan, without_ping_pong
 from blocknb.kernels.split_k import by_parts
 from blocknb.kernels.strides import device, dtype_name, empty
 from blocknb.kernels.transpose import transpose
 from blocknb.kernels.wide_tiles import by_wide_tiles
 
 LEAST_TRANSPOSED = 1024  # size from which transposing an operand pays
-ALONE = (128, 128, 4)  # the tile and warps that leave no registers for an operand
+FULL_REGISTER_TILE = (128, 128, 4)  # the tile and warps that leave no registers for an operand
 
 
-def suited(p: MatmulProblem, t: TileShape) -> tuple[MatmulProblem, TileShape, bool]:
+def rewritten_for_wgmma(p: MatmulProblem, t: TileShape) -> tuple[MatmulProblem, TileShape, bool]:
     """Rewrites a product of described arrays for wgmma: the product, the tile, and whether the kernel computes the transposed result.
 
     wgmma reads operands that are not 16 bits wide from shared memory along K only. A first operand of 32 bits may be stored along either
@@ -43,8 +43,8 @@ def suited(p: MatmulProblem, t: TileShape) -> tuple[MatmulProblem, TileShape, bo
     swapped = b_transposed and (not a_transposed or p.m <= p.n)
     m, n = (p.n, p.m) if swapped else (p.m, p.n)
     found = choose(m, n, p.k, p.itemsize, device(p.a))
-    found = without_turns(found, p.itemsize, device(p.a)) if n > ALONE[1] else found
-    if (found.m, found.n, found.num_warps) == ALONE:
+    found = without_ping_pong(found, p.itemsize, device(p.a)) if n > FULL_REGISTER_TILE[1] else found
+    if (found.m, found.n, found.num_warps) == FULL_REGISTER_TILE:
         return along_k(p), t, False
     if a_transposed and b_transposed:
         half = along_k(p, a=swapped, b=not swapped)
@@ -98,7 +98,7 @@ def matmul(
     if t.splits > 1:
         return by_parts(p, t, group)
     if by_tma and not isinstance(p.blocks if p.batched else p.operand_blocks, str):
-        p, t, swapped = suited(p, t) if tile is None else (along_k(p), t, False)
+        p, t, swapped = rewritten_for_wgmma(p, t) if tile is None else (along_k(p), t, False)
         return by_descriptors(p, t, group, swapped=swapped)
     return by_pointers(p, t, group)
 
@@ -106,9 +106,15 @@ def matmul(
 def planned(p: MatmulProblem) -> Plan:
     """The plan of a single product on a device with TMA: by measured times of 16-bit products on Hopper, else by the general model."""
     on = device(p.a)
-    if on.capability == DESCRIPTORS_FROM and p.itemsize == ITEM and p.m > FEW_ROWS.m and p.k and 0 not in p.lines:
-        return plans.plan(p.m, p.n, p.k, on, p.lines, p.aligned, p.along_k)
-    return plan(p.m, p.n, p.k, p.itemsize, on, p.lines, True)
+    if (
+        on.capability == DESCRIPTORS_FROM
+        and p.itemsize == ITEM
+        and p.m > FEW_ROWS.m
+        and p.k
+        and 0 not in p.lines_per_tile_row
+    ):
+        return plans.plan(p.m, p.n, p.k, on, p.lines_per_tile_row, p.aligned, p.along_k)
+    return plan(p.m, p.n, p.k, p.itemsize, on, p.lines_per_tile_row, True)
 
 
 def carry_out(p: MatmulProblem, chosen: Plan, group: int = 8) -> Any:
@@ -123,5 +129,5 @@ def carry_out(p: MatmulProblem, chosen: Plan, group: int = 8) -> Any:
     if t.n & (t.n - 1) or (swapped and t.m > SWAPPED_ROWS):
         return by_wide_tiles(p, t, group, swapped)
     if not swapped:
-        p, t, swapped = suited(p, t)
+        p, t, swapped = rewritten_for_wgmma(p, t)
     return by_descriptors(p, t, group, swapped=swapped)

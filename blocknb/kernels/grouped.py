@@ -14,7 +14,7 @@ from typing import Any
 import blocknb
 import blocknb.language as bl
 from blocknb.kernels.operands import ALIGNMENT, SUMS, MatmulProblem
-from blocknb.kernels.shapes import TileShape, choose, without_turns
+from blocknb.kernels.shapes import TileShape, choose, without_ping_pong
 from blocknb.kernels.strides import address, contiguous, device, dtype_name, empty, strides, table
 from blocknb.kernels.tiling import place
 
@@ -144,7 +144,7 @@ def grouped_matmul(
         t = p.tile(tile, **options)
     else:  # the number of stages leaves room for the TMA stores
         t = choose(max(1, m // groups), n, k, p.itemsize, device(a), groups)
-        t = without_turns(t, p.itemsize, device(a), most=3)
+        t = without_ping_pong(t, p.itemsize, device(a), most=3)
     grid = ((blocknb.cdiv(m, t.m) + groups) * blocknb.cdiv(n, t.n),)
     given = {"num_warps": t.num_warps, "num_stages": t.num_stages, **options}
     grouped_kernel[grid](

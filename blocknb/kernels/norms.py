@@ -10,7 +10,7 @@ from typing import Any
 
 import blocknb
 import blocknb.language as bl
-from blocknb.kernels.rows import matrix, tile, vector, weighted
+from blocknb.kernels.rows import matrix, rows_with_weights, tile, vector
 from blocknb.kernels.strides import contiguous, on_host, strides
 
 EARLY_BYTES = (
@@ -107,7 +107,7 @@ def _forward(
     matrix(out, "out", like=x)
     for array, name, length in ((weight, "weight", n), (bias, "bias", n), (mean, "mean", m), (rstd, "rstd", m)):
         vector(array, name, length)
-    shape = tile(x, num_warps, weighted)
+    shape = tile(x, num_warps, rows_with_weights)
     loaded = sum(int(array.dtype.itemsize) for array in (weight, bias) if array is not None) * shape["BLOCK"]
     more["EARLY"] = not on_host(x) and loaded <= EARLY_BYTES * shape["num_warps"]
     norm_kernel[(blocknb.cdiv(m, shape["ROWS"]),)](

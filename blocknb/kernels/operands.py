@@ -72,7 +72,10 @@ class MatmulProblem:
         found = _checked_problems.get(key)
         if found is None:
             product = MatmulProblem._checked(*arrays, activation, out_dtype, precision)
-            facts = {name: getattr(product, name) for name in ("far", "blocks", "operand_blocks", "lines", "aligned")}
+            facts = {
+                name: getattr(product, name)
+                for name in ("far", "blocks", "operand_blocks", "lines_per_tile_row", "aligned")
+            }
             facts |= {name: value for name, value in vars(product).items() if name not in ("a", "b", "out", "epilogue")}
             if len(_checked_problems) >= MOST_CHECKED:
                 _checked_problems.clear()
@@ -210,7 +213,7 @@ class MatmulProblem:
         return self.a_strides[2] == 1, self.b_strides[1] == 1
 
     @functools.cached_property
-    def lines(self) -> tuple[int | None, int | None]:
+    def lines_per_tile_row(self) -> tuple[int | None, int | None]:
         """For a and b, the number of 128-byte lines that 128 bytes of a stored row touch. It is 1 if rows begin at lines, otherwise 2.
 
         None: no descriptor describes the matrix, but one of its strides is 1, so that a copy with other rows can be described. 0: neither a

@@ -43,7 +43,7 @@ COPY, COPY_MEGABYTE = 3.05, 0.25  # of the launch that copies operands, and per 
 UNALIGNED_STORE = 0.65  # per 128 by 128 elements of a tile whose rows are not aligned to 16 bytes
 OVERLAP = 4  # the exponent that joins the times of multiplying and of DRAM: they overlap, but for the start
 
-Lines = tuple[int | None, int | None]
+LinesPerTileRow = tuple[int | None, int | None]
 
 
 class TileCost(NamedTuple):
@@ -164,14 +164,26 @@ def _megabytes(one: TileCost, split: int, splits: int) -> float:
 
 @functools.lru_cache(4096)
 def plan(
-    m: int, n: int, k: int, device: Device, lines: Lines, aligned: bool, along_k: tuple[bool, bool] = (True, False)
+    m: int,
+    n: int,
+    k: int,
+    device: Device,
+    lines: LinesPerTileRow,
+    aligned: bool,
+    along_k: tuple[bool, bool] = (True, False),
 ) -> Plan:
     """The fastest plan by the model; arguments as for `candidates`."""
     return min(candidates(m, n, k, device, lines, aligned, along_k))[1]
 
 
 def candidates(
-    m: int, n: int, k: int, device: Device, lines: Lines, aligned: bool, along_k: tuple[bool, bool] = (True, False)
+    m: int,
+    n: int,
+    k: int,
+    device: Device,
+    lines: LinesPerTileRow,
+    aligned: bool,
+    along_k: tuple[bool, bool] = (True, False),
 ) -> list[tuple[float, Plan]]:
     """All plans for (m, k) by (k, n), with their predicted times in microseconds.
 

@@ -53,7 +53,7 @@ def by_size(block: int, size: int, aligned: bool) -> tuple[int, int]:
     return 1024 // block, max(block, 1024) // 512
 
 
-def alone(block: int, size: int, aligned: bool) -> tuple[int, int]:
+def independent_rows(block: int, size: int, aligned: bool) -> tuple[int, int]:
     """The rule for independent rows. A warp has several whole short rows, or up to 2048 elements of a long one.
 
     Rows that are not aligned are loaded element by element, where more threads help.
@@ -62,7 +62,7 @@ def alone(block: int, size: int, aligned: bool) -> tuple[int, int]:
     return rows_per_program, max(4, rows_per_program, block // 2048)
 
 
-def weighted(block: int, size: int, aligned: bool) -> tuple[int, int]:
+def rows_with_weights(block: int, size: int, aligned: bool) -> tuple[int, int]:
     """The rule for rows with weights. A program loads the weights once for all of its rows.
 
     So several rows share a program, and its warps share the columns. A warp processes 1 KiB of a row.

@@ -126,7 +126,7 @@ class Plan(NamedTuple):
 def plan(
     m: int, n: int, k: int, itemsize: int, device: Device, lines: tuple[int | None, int | None], splittable: bool
 ) -> Plan:
-    """The fastest plan by the model, for a device with TMA. `lines`: see `MatmulProblem.lines`.
+    """The fastest plan by the model, for a device with TMA. `lines`: see `MatmulProblem.lines_per_tile_row`.
 
     A tile takes the time of its multiplications or that of its lines from the L2 cache, whichever is longer. A row that begins inside of
     a line touches two of them.
@@ -165,7 +165,7 @@ def _reading(
     return waves * (one.m * a + one.n * b) * k / t.splits * itemsize / LINE * READ_LINE
 
 
-def without_turns(found: TileShape, itemsize: int, device: Device, most: int = 4) -> TileShape:
+def without_ping_pong(found: TileShape, itemsize: int, device: Device, most: int = 4) -> TileShape:
     """Replaces a tile whose speed needs two consumer warpgroups that take turns (ping-pong).
 
     Kernels that find their work at run time, or that read an operand from registers, cannot take turns. At most `most` stages.

@@ -6,7 +6,7 @@ from typing import Any
 
 import blocknb
 import blocknb.language as bl
-from blocknb.kernels.rows import alone, matrix, tile
+from blocknb.kernels.rows import independent_rows, matrix, tile
 from blocknb.kernels.strides import address, on_host, strides
 
 LONG = 1024  # elements of a row that one tile may hold
@@ -96,7 +96,7 @@ def softmax(x: Any, out: Any, *, num_warps: int | None = None) -> Any:
         parts = blocknb.cdiv(n, cut["CHUNK"]) if cut["CHUNK"] else 1
         softmax_pieces_kernel[(m, parts)](x, out, strides(x)[0], strides(out)[0], n, **cut)
         return out
-    shape = tile(x, num_warps, alone)
+    shape = tile(x, num_warps, independent_rows)
     rows = shape.pop("ROWS")
     if rows == 1:
         softmax_kernel[(m,)](x, out, strides(x)[0], strides(out)[0], n, **shape)

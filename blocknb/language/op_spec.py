@@ -75,7 +75,7 @@ TRAITS: Mapping[str, str] = {
 EMISSIONS: Mapping[str, str] = {
     "in_pieces": "The consumers of the tile emit the op, each for one piece of registers at a time.",
     "at_use": "The op is emitted where its result is asked for first.",
-    "again": "The op is emitted where its result is asked for first, and once more after each reduction with `rematerialize`.",
+    "rematerialized": "The op is emitted where its result is asked for first, and once more after each reduction with `rematerialize`.",
 }
 EMITTED = ("source", "shape", "elementwise")
 

@@ -8,10 +8,10 @@ and the interpreter computes with it. Passes ask for its traits, and the rooflin
 
 from __future__ import annotations
 
-from blocknb.language.meaning import PREDICATES
 from blocknb.language.op_spec import TRAITS, Cost, Help, OpSpec
 from blocknb.language.rows import control, elementwise, memory, shared_memory, tiles, tma
 from blocknb.language.rules import TypeRule, need
+from blocknb.language.semantics import PREDICATES
 
 __all__ = [
     "ACCESSES",

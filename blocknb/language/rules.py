@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from blocknb.language import types as t
-from blocknb.language.meaning import PREDICATES
+from blocknb.language.semantics import PREDICATES
 from blocknb.language.types import Buffer, Pointer, Tile
 
 

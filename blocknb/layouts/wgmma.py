@@ -79,7 +79,7 @@ def part(extent: int, side: int, warps: tuple[int, int]) -> int:
     return extent // (warps[0] // GROUP, warps[1])[side]
 
 
-def lies_as(side: int, transposed: Sequence[int]) -> int:
+def storage_side(side: int, transposed: Sequence[int]) -> int:
     """The side whose storage order an operand's buffer has. A transposed operand is stored like one of the other side."""
     return 1 - side if side in transposed else side
 

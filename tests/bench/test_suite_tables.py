@@ -64,7 +64,7 @@ def test_promises_are_judged_by_the_lowest_or_by_the_mean_of_the_rows_they_are_o
         row(8192, [1.0], m=32768, Triton=[0.1], copy=[0.96]),
         row(256, [1.0], name="rms_norm", Triton=[0.9]),
     ]
-    found = {(v.floor.names[0], v.floor.peer, v.floor.how): v for v in floors.judge("gpu", rows)}
+    found = {(v.floor.names[0], v.floor.peer, v.floor.how): v for v in floors.check_floors("gpu", rows)}
     each, mean = found["softmax", TRITON, "each"], found["softmax", TRITON, "mean"]
     assert (each.figure, each.cases, each.word) == (pytest.approx(0.96), 2, "floor")
     assert (mean.figure, mean.word) == (pytest.approx((0.96 * 1.3) ** 0.5), "goal")
@@ -74,7 +74,7 @@ def test_promises_are_judged_by_the_lowest_or_by_the_mean_of_the_rows_they_are_o
     assert str(each) == (
         "  floor  softmax M=4096 against Triton: lowest 0.960 of 2; floor 0.95, goal 1.05 (softmax 4096x256 fp32)"
     )
-    assert ("add", COPY, "each") not in found and not floors.judge("cpu", rows)
+    assert ("add", COPY, "each") not in found and not floors.check_floors("cpu", rows)
 
 
 def test_a_case_in_which_our_kernel_fails_misses_the_promise() -> None:
@@ -87,7 +87,7 @@ def test_a_case_in_which_our_kernel_fails_misses_the_promise() -> None:
     other = row(4096, [1.0])
     other.problems[TRITON] = "none"
     rows = [row(512, [1.0], Triton=[2.0]), wrong, unknown, lost, other]
-    found = {v.floor.how: v for v in floors.judge("gpu", rows) if v.floor.peer == TRITON}
+    found = {v.floor.how: v for v in floors.check_floors("gpu", rows) if v.floor.peer == TRITON}
     assert {how: (v.word, v.figure, v.cases) for how, v in found.items()} == {
         "each": ("MISSED", 2.0, 1),
         "mean": ("MISSED", 2.0, 1),
@@ -95,15 +95,15 @@ def test_a_case_in_which_our_kernel_fails_misses_the_promise() -> None:
     assert str(found["mean"]).endswith(
         "; blocknb failed: softmax 4096x1024 fp32; not measured: softmax 4096x2048 fp32, softmax 4096x4096 fp32"
     )
-    (only,) = [v for v in floors.judge("gpu", [unknown]) if v.floor.how == "each" and v.floor.peer == TRITON]
+    (only,) = [v for v in floors.check_floors("gpu", [unknown]) if v.floor.how == "each" and v.floor.peer == TRITON]
     assert (only.word, only.figure) == ("none", None) and "no ratio; floor 0.95, goal 1.05" in str(only)
-    assert not floors.judge("gpu", [lost])
+    assert not floors.check_floors("gpu", [lost])
 
 
 def test_a_promise_of_a_variant_is_judged_by_its_time() -> None:
     one = row(4096, [1.0], name="gemm_plain", Triton=[0.9], pointers=[0.75])
     one.case = BenchmarkCase("gemm_plain", (4096, 4096, 4096), "fp16")
-    found = {v.floor.ours: v for v in floors.judge("gpu", [one])}
+    found = {v.floor.ours: v for v in floors.check_floors("gpu", [one])}
     assert (
         set(found) == {"pointers"}
         and found["pointers"].figure == pytest.approx(1.2)

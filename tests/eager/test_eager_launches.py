@@ -257,7 +257,7 @@ def test_stores_before_an_error_reach_the_gpu(remote):
 
 def test_a_new_op_of_the_table_works_without_changes_here(monkeypatch):
     from blocknb.frontend.scope import HANDLERS
-    from blocknb.language import declarations, meaning, ops, rules
+    from blocknb.language import declarations, ops, rules, semantics
 
     spec = ops.OpSpec(
         "hypot",
@@ -265,7 +265,7 @@ def test_a_new_op_of_the_table_works_without_changes_here(monkeypatch):
         rules.same("float"),
         ops.Help(""),
         operands="a b",
-        numpy=meaning.wide(np.hypot),
+        numpy=semantics.wide(np.hypot),
     )
     monkeypatch.setitem(ops.OPS, "hypot", spec)
     monkeypatch.setitem(

@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from blocknb.codegen.gpu import GpuModule
-from blocknb.language import meaning, types
+from blocknb.language import semantics, types
 from fuzz import simt_bulk
 from fuzz.simt_machine import Env, Function, Machine
 from fuzz.simt_memory import Memory
@@ -294,7 +294,7 @@ def cast(name: str, x: np.ndarray, target: str) -> np.ndarray:
     if name == "fptoui":
         return x.astype(f"u{dtype.itemsize}").view(dtype)
     if name == "fptrunc" and x.dtype == np.float64 and target.split()[0] == "bfloat":
-        return meaning.cast({}, types.bfloat16, x)  # rounded once, unlike in ml_dtypes
+        return semantics.cast({}, types.bfloat16, x)  # rounded once, unlike in ml_dtypes
     return x.astype(dtype)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from blocknb.language import meaning
+from blocknb.language import semantics
 from blocknb.language.types import from_numpy
 from fuzz import simt_bulk, simt_numbers, simt_wgmma
 from fuzz.simt import Env, Get, pieces, typed, unsigned
@@ -82,7 +82,7 @@ def flushed(function: Callable) -> Callable:
 
 def fused(env: Env, match: re.Match, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     dtype = from_numpy(a.dtype)
-    return meaning.fma({}, dtype, a, b, c).astype(a.dtype)
+    return semantics.fma({}, dtype, a, b, c).astype(a.dtype)
 
 
 def permuted_bytes(env: Env, match: re.Match, a: np.ndarray, b: np.ndarray, selector: np.ndarray) -> np.ndarray:

@@ -306,6 +306,8 @@ def test_exponentials_that_a_loop_stores_get_no_budget(stores):
     stage = stages_of(divergences, arguments)["early_loads"]
     assert ("min_ctas" in stage.after.attrs) is not stores
     assert (stage.after is stage.before) is stores
+
+
 @blocknb.kernel
 def scaled_row(x, w, out, ROWS: tl.constexpr, B: tl.constexpr, EARLY: tl.constexpr):
     at = tl.arange(0, ROWS)[:, None] * B + tl.arange(0, B)[None, :]

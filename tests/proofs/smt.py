@@ -18,7 +18,7 @@ import numpy as np
 import z3
 
 from blocknb.ir.core import Block, Func, Op, Value
-from blocknb.language import meaning
+from blocknb.language import semantics
 from blocknb.language.ops import OPS
 from blocknb.language.types import Pointer
 
@@ -53,7 +53,7 @@ def literal(value: Any, dtype: Any) -> Term:
     kind = sort(dtype)
     if isinstance(dtype, Pointer) or not dtype.is_float:
         return z3.BitVecVal(int(value), kind.size())
-    number = float(meaning.constant(value, dtype))
+    number = float(semantics.constant(value, dtype))
     if np.isnan(number):
         return z3.fpNaN(kind)
     if number == 0 or np.isinf(number):
@@ -285,7 +285,7 @@ def moved(op: Op, args: Sequence[Term]) -> Term:
     steps = resized(args[1], 128, is_signed(offset))
     distance = steps * size
     if op.attrs.get("saturate"):
-        most = z3.BitVecVal(meaning.FARTHEST // size * size, 128)
+        most = z3.BitVecVal(semantics.FARTHEST // size * size, 128)
         distance = z3.If(distance > most, most, z3.If(distance < -most, -most, distance))
     return args[0] + resized(distance, 64, True)
 

@@ -16,7 +16,7 @@ from peephole_terms import FLOATS, INTEGERS, PREDICATES, binaries, constants
 
 from blocknb.ir.build import Builder
 from blocknb.ir.core import Op, Value
-from blocknb.language import meaning
+from blocknb.language import semantics
 from blocknb.language import types as t
 from blocknb.language.ops import OPS
 from blocknb.language.types import Tile
@@ -31,7 +31,7 @@ def seeded(request: pytest.FixtureRequest) -> int:
 
 def agrees(op: Op, numbers: list[Any]) -> None:
     """Checks one op on numbers: the row of the op table, and the translator's term."""
-    arrays = [meaning.constant(n, arg.type.dtype) for n, arg in zip(numbers, op.args, strict=True)]
+    arrays = [semantics.constant(n, arg.type.dtype) for n, arg in zip(numbers, op.args, strict=True)]
     dtype = op.result.type.dtype
     assert OPS[op.name].numpy is not None
     expected = OPS[op.name].numpy(op.attrs, dtype, *arrays)
@@ -102,4 +102,4 @@ def test_the_solver_finds_an_operand_for_which_two_terms_differ():
 def test_every_predicate_is_translated():
     for pred in PREDICATES:
         agrees(made("cmp", [t.int8, t.int8], pred=pred), [3, 3])
-    assert np.signbit(float(meaning.constant(-0.0, t.float16)))
+    assert np.signbit(float(semantics.constant(-0.0, t.float16)))

@@ -145,7 +145,12 @@ def _cross_entropy(xp: Any, x: Any, classes: Any) -> Any:
 def _cross_entropy_backward_arrays(make: Make, m: int, n: int) -> tuple[Arrays, Arrays]:
     x = make.normal(m, n)
     logsumexp = make.cast(_logsum(make.xp, make.wide(x)), "float32")
-    inputs = {"x": x, "classes": make.below(n, m), "dlosses": make.normal(m, dtype="float32"), "logsumexp": logsumexp}
+    inputs = {
+        "x": x,
+        "classes": make.integers_below(n, m),
+        "dlosses": make.normal(m, dtype="float32"),
+        "logsumexp": logsumexp,
+    }
     return inputs, {"dx": make.poison(m, n)}
 
 
@@ -229,7 +234,7 @@ BENCHMARKS: dict[str, SuiteBenchmark] = {
         SuiteBenchmark(
             "cross_entropy", "cross_entropy",
             lambda make, m, n: (
-                {"x": make.normal(m, n), "classes": make.below(n, m)},
+                {"x": make.normal(m, n), "classes": make.integers_below(n, m)},
                 {"losses": make.poison(m, dtype="float32"), "logsumexp": make.poison(m, dtype="float32")},
             ),
             lambda k, a, **c: k.cross_entropy(*(a[name] for name in ("x", "classes", "losses", "logsumexp")), **c),

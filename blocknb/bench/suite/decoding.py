@@ -47,9 +47,9 @@ def _paged(
     pages = batch * keys // PAGE
     inputs = {"q": make.normal(batch, heads, queries, head)}
     inputs |= {x: make.normal(pages, PAGE, kv_heads, head) for x in "kv"}
-    order = make.below(1 << 40, pages).argsort()
+    order = make.integers_below(1 << 40, pages).argsort()
     inputs["block_table"] = make.cast(order, "int32").reshape(batch, keys // PAGE)
-    inputs["lengths"] = make.cast(make.below(1, batch) + keys, "int32")
+    inputs["lengths"] = make.cast(make.integers_below(1, batch) + keys, "int32")
     return inputs, {"out": make.poison(batch, heads, queries, head)}
 
 

@@ -40,7 +40,7 @@ class Make:
         numbers = self.random.standard_normal(shape, dtype=np.float32)
         return self.cast(numbers * 30 if (dtype or self.dtype) == "int8" else numbers, dtype)
 
-    def below(self, high: int, *shape: int) -> Any:
+    def integers_below(self, high: int, *shape: int) -> Any:
         """Integers from 0 to high - 1, int64."""
         return self.random.integers(0, high, shape, dtype=np.int64)
 
@@ -82,7 +82,7 @@ class MakeTorch(Make):
             return self.cast(self.xp.randn(*shape, device=self.device) * (30 if name == "int8" else 1), name)
         return self.xp.randn(*shape, device=self.device, dtype=self._kind(name))
 
-    def below(self, high: int, *shape: int) -> Any:
+    def integers_below(self, high: int, *shape: int) -> Any:
         return self.xp.randint(0, high, shape, device=self.device, dtype=self.xp.int64)
 
     def poison(self, *shape: int, dtype: str | None = None) -> Any:

@@ -35,7 +35,7 @@ class Floor:
     goal: float
     how: str = "each"
     where: Callable[[MeasuredRow], bool] = lambda row: True
-    said: str = ""
+    label: str = ""
     ours: str = OURS
 
 
@@ -80,12 +80,12 @@ FLOORS = (
     Floor("gpu", ("softmax",), COMPILED, 1.3, 1.6, "mean", _wide, "M=4096"),
     Floor("gpu", ("layer_norm",), TRITON, 0.95, 1.10, "each", _wide, "M=4096"),
     Floor("gpu", ("rms_norm",), TRITON, 0.95, 1.10, "each", _wide, "M=4096"),
-    Floor("gpu", BACKWARD, COMPILED, 1.0, 1.3, "mean", said="backward, cross entropy, SwiGLU, RoPE"),
+    Floor("gpu", BACKWARD, COMPILED, 1.0, 1.3, "mean", label="backward, cross entropy, SwiGLU, RoPE"),
     Floor("gpu", ("softmax", "layer_norm", "rms_norm"), COPY, 0.95, 0.99, "each", _huge, "1 GiB"),
     Floor("gpu", ("softmax",), COPY, 0.75, 0.85, "each", _odd, "few rows, odd rows"),
     Floor("gpu", ("layer_norm",), COPY, 0.95, 0.98, "each", _long_half, "fp16, from 4096 columns on"),
-    Floor("gpu", ROW_KINDS, TRITON, 0.95, 1.10, "each", said="kinds over rows and columns"),
-    Floor("gpu", ROW_KINDS, TRITON, 0.95, 1.10, "mean", said="kinds over rows and columns"),
+    Floor("gpu", ROW_KINDS, TRITON, 0.95, 1.10, "each", label="kinds over rows and columns"),
+    Floor("gpu", ROW_KINDS, TRITON, 0.95, 1.10, "mean", label="kinds over rows and columns"),
     *(Floor("gpu", FORWARD, peer, 1.00, 1.15) for peer in (TRITON, FUSED, WS)),
     Floor("gpu", FORWARD, CUDNN, 0.85, 1.00),
     Floor("gpu", GRADIENTS, CUDNN, 0.75, 1.00, "each", _head(64), "head 64"),
@@ -107,7 +107,7 @@ FLOORS = (
     ),
     Floor("gpu", ("gemm_leaky",), TORCH, 0.95, 1.15, "each", lambda row: row.case.shape[0] == 256, "256 x 4096 x 4096"),
     Floor("gpu", ("gemm_leaky",), TORCH, 1.15, 1.30, "mean"),
-    Floor("gpu", tuple(one.name for one in kinds.BENCHMARKS), TRITON, 0.95, 1.10, said="kinds of public kernels"),
+    Floor("gpu", tuple(one.name for one in kinds.BENCHMARKS), TRITON, 0.95, 1.10, label="kinds of public kernels"),
     Floor("gpu", ("gemm_fp8",), TORCH, 0.85, 1.00),
     Floor("gpu", ("gemm_tf32",), TORCH, 0.85, 1.00),
     Floor("cpu", ("gemm_plain",), NUMPY, 0.75, 0.95),
@@ -141,7 +141,7 @@ class FloorVerdict:
 
     def __str__(self) -> str:
         f = self.floor
-        name = f"{f.said if len(f.names) > 3 else ', '.join(f.names) + (' ' + f.said if f.said else '')}"
+        name = f"{f.label if len(f.names) > 3 else ', '.join(f.names) + (' ' + f.label if f.label else '')}"
         how = "geometric mean" if f.how == "mean" else "lowest"
         figure = "no ratio" if self.figure is None else f"{how} {self.figure:.3f} of {self.cases}"
         tail = f" ({self.lowest})" if f.how == "each" and self.lowest else ""
@@ -150,7 +150,7 @@ class FloorVerdict:
         return f"  {self.word:<7}{name} against {f.peer}: {figure}; floor {f.floor:g}, goal {f.goal:g}{tail}"
 
 
-def judge(device: str, rows: Sequence[MeasuredRow], floors: Iterable[Floor] = FLOORS) -> list[FloorVerdict]:
+def check_floors(device: str, rows: Sequence[MeasuredRow], floors: Iterable[Floor] = FLOORS) -> list[FloorVerdict]:
     """A verdict on every target for which the rows have times, or a case that failed."""
     own = [floor for floor in floors if floor.device == device]
     return [verdict for floor in own if (verdict := _verdict(floor, rows)) is not None]
@@ -166,7 +166,7 @@ def _verdict(floor: Floor, rows: Sequence[MeasuredRow]) -> FloorVerdict | None:
             continue
         if (ratio := row.ratio(floor.peer, floor.ours)) is not None:
             ratios.append((ratio.value, str(row.case)))
-        elif floor.ours in row.failures and row.asked(floor.peer):
+        elif floor.ours in row.failures and row.took_part(floor.peer):
             failed.append(str(row.case))
         elif floor.peer in row.failures:
             unmeasured.append(str(row.case))

@@ -176,7 +176,7 @@ def _like(x: Any) -> dict[str, Any]:
 
 
 def _all_arrays(make: Make, parts: int) -> tuple[Arrays, Arrays]:
-    places = make.below(1 << 20, parts)
+    places = make.integers_below(1 << 20, parts)
     return {"best": make.normal(parts), "where": places}, {"out": make.poison(1, dtype="int64")}
 
 

@@ -87,7 +87,7 @@ class MeasuredRow:
         """The problems by peer without those of peers that do not take part: the benchmark or the device does not have them."""
         return {peer: why for peer, why in self.problems.items() if why != "none" and not why.startswith(LEFT_OUT)}
 
-    def asked(self, peer: str) -> bool:
+    def took_part(self, peer: str) -> bool:
         """Whether a peer took part in this case, even if it failed."""
         return peer in self.times or peer in self.failures
 
@@ -127,7 +127,7 @@ class MeasuringSession:
     ) -> None:
         self.device, self.rounds, self.clock, self.torch_device = device, rounds, clock, torch_device
         self.clean_cache = clean_cache
-        self.asked = peers is not None  # otherwise each benchmark has its own peers
+        self.peers_given = peers is not None  # otherwise each benchmark has its own peers
         self.peers = tuple(PEERS[device] if peers is None else peers)
         self.missing: dict[str, str] = {}
         self.torch = self._optional("torch", device == "gpu" or {TORCH, COMPILED} & set(self.peers))
@@ -162,7 +162,7 @@ class MeasuringSession:
 
     def columns(self, benchmark: SuiteBenchmark) -> tuple[str, ...]:
         """The peers of a benchmark: those requested, or its own, if they are installed."""
-        if self.device == "cpu" or self.asked or not benchmark.peers:
+        if self.device == "cpu" or self.peers_given or not benchmark.peers:
             return tuple(p for p in self.peers if p in GENERAL or p in benchmark.variants)
         return tuple(p for p in benchmark.peers if self._prepared(p))
 

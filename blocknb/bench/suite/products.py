@@ -154,7 +154,7 @@ SKINNY: tuple[Shape, ...] = tuple(
 def _int8_arrays(make: Make, m: int, n: int, k: int) -> tuple[Arrays, Arrays]:
     """Rows of activations, and int8 weights with a scale per column."""
     kind = "float16" if make.dtype == "float32" else None  # a CPU's cases are fp32
-    scales = make.cast(make.below(1000, n), "float32") / 1e5
+    scales = make.cast(make.integers_below(1000, n), "float32") / 1e5
     weights = make.normal(n, k, dtype="int8")
     return {"x": make.normal(m, k, dtype=kind), "w": weights, "scales": scales}, {"out": make.poison(m, n, dtype=kind)}
 
@@ -162,8 +162,8 @@ def _int8_arrays(make: Make, m: int, n: int, k: int) -> tuple[Arrays, Arrays]:
 def _int4_arrays(make: Make, m: int, n: int, k: int) -> tuple[Arrays, Arrays]:
     """Rows of activations, and weights of 4 bits, two per byte along K, with a scale per 128 of them."""
     kind = "float16" if make.dtype == "float32" else None
-    scales = make.cast(make.cast(make.below(1000, n, k // 128), "float32") / 1e4, kind)
-    weights = make.cast(make.below(256, n, k // 2), "uint8")
+    scales = make.cast(make.cast(make.integers_below(1000, n, k // 128), "float32") / 1e4, kind)
+    weights = make.cast(make.integers_below(256, n, k // 2), "uint8")
     return {"x": make.normal(m, k, dtype=kind), "w": weights, "scales": scales}, {"out": make.poison(m, n, dtype=kind)}
 
 
@@ -199,8 +199,8 @@ def _several_pointers(k: Any, a: Arrays, **c: Any) -> Any:
 
 def _groups(make: Make, groups: int, m: int, n: int, k: int) -> tuple[Arrays, Arrays]:
     """Rows in groups of random sizes, as a mixture-of-experts router assigns them."""
-    ends = make.cast(make.below(1, groups), "int32")
-    for g, end in enumerate(sorted(int(x) for x in make.below(m + 1, groups - 1))):
+    ends = make.cast(make.integers_below(1, groups), "int32")
+    for g, end in enumerate(sorted(int(x) for x in make.integers_below(m + 1, groups - 1))):
         ends[g] = end
     ends[groups - 1] = m
     inputs = {"a": make.normal(m, k), "b": make.normal(groups, k, n), "ends": ends}

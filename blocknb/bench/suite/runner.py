@@ -163,7 +163,7 @@ def _measured(
         session.cancelled = True
     if session.cancelled:
         print("interrupted", file=sys.stderr)
-    verdicts = floors.judge(session.device, rows)
+    verdicts = floors.check_floors(session.device, rows)
     if verdicts:
         print("\nTargets (a peer's time over ours)")
         print("\n".join(map(str, verdicts)), flush=True)

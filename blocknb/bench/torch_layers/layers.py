@@ -209,7 +209,7 @@ def line(row: LayerRow) -> str:
         found = row.times[kind].get(OURS)
         return row.problems.get(OURS, "-").partition(":")[0] if found is None else f"{found.median:.4g}"
 
-    def against(peer: str, kind: str, wide: bool) -> str:
+    def ratio_to(peer: str, kind: str, wide: bool) -> str:
         found = session.ratio(row.times[kind], peer, OURS)
         if found is None:
             return row.problems.get(peer, "-").partition(":")[0]
@@ -217,8 +217,8 @@ def line(row: LayerRow) -> str:
 
     errors = [f"{row.errors[name]:.1e}" if name in row.errors else "-" for name in (OURS, LIGER)]
     cells = (
-        row.case.name, row.shape, ms("step"), against(LIGER, "step", True), against(EAGER, "step", True),
-        ms("forward"), against(LIGER, "forward", False), ms("loop"), against(LIGER, "loop", False), *errors,
+        row.case.name, row.shape, ms("step"), ratio_to(LIGER, "step", True), ratio_to(EAGER, "step", True),
+        ms("forward"), ratio_to(LIGER, "forward", False), ms("loop"), ratio_to(LIGER, "loop", False), *errors,
     )  # fmt: skip
     return _aligned(cells)
 

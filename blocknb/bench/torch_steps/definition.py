@@ -24,7 +24,7 @@ class RandomTensors:
         made = self.torch.randn(shape, device=self.device, generator=self.generator) * scale
         return made.to(dtype or self.dtype).requires_grad_(gradient)
 
-    def below(self, limit: int, *shape: int) -> Any:
+    def integers_below(self, limit: int, *shape: int) -> Any:
         """An int64 tensor of integers in [0, limit)."""
         return self.torch.randint(limit, shape, device=self.device, generator=self.generator)
 

@@ -86,17 +86,17 @@ FUSED: dict[str, tuple[Callable[..., Callable[..., Any]], Callable[..., Tensors]
         lambda r, m, n: [r.normal(m, n), r.normal(m, n), r.normal(n)],
     ),
     "softmax": (lambda m, n: softmax, lambda r, m, n: [r.normal(m, n, scale=3)]),
-    "cross_entropy": (lambda m, n: cross_entropy, lambda r, m, n: [r.normal(m, n, scale=3), r.below(n, m)]),
+    "cross_entropy": (lambda m, n: cross_entropy, lambda r, m, n: [r.normal(m, n, scale=3), r.integers_below(n, m)]),
     "cross_entropy_step": (
         lambda m, n: cross_entropy,
-        lambda r, m, n: [r.normal(m, n, scale=3, gradient=True), r.below(n, m)],
+        lambda r, m, n: [r.normal(m, n, scale=3, gradient=True), r.integers_below(n, m)],
     ),
     "layer_norm_backward": (lambda m, n: layer_norm_backward, _norm_backward),
     "gelu_bias": (lambda m, n: gelu_bias, lambda r, m, n: [r.normal(m, n), r.normal(n)]),
     "swiglu": (lambda m, n: swiglu, lambda r, m, n: [r.normal(m, n), r.normal(m, n)]),
     "embedding_backward": (
         lambda m, n, rows: embedding_backward(rows),
-        lambda r, m, n, rows: [r.normal(m, n), r.below(rows, m)],
+        lambda r, m, n, rows: [r.normal(m, n), r.integers_below(rows, m)],
     ),
 }
 

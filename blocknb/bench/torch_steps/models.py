@@ -89,7 +89,7 @@ def gpt2(device: str, seed: int, layers: int) -> TorchStep:
 
     return TorchStep(
         "gpt2", f"{batch}x{tokens}, {layers} layers", loss,
-        lambda r: [r.below(config.vocab_size, batch, tokens)], model, wide="float32",
+        lambda r: [r.integers_below(config.vocab_size, batch, tokens)], model, wide="float32",
     )  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def vit(device: str, seed: int, layers: int) -> TorchStep:
         return F.cross_entropy(logits if logits.element_size() == 8 else logits.float(), classes)
 
     def draw(r: RandomTensors) -> Tensors:
-        return [r.normal(batch, 3, config.image_size, config.image_size), r.below(1000, batch)]
+        return [r.normal(batch, 3, config.image_size, config.image_size), r.integers_below(1000, batch)]
 
     return TorchStep("vit", f"{batch}x{config.image_size}, {layers} layers", loss, draw, model, wide="float32")
 

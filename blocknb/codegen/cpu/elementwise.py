@@ -17,8 +17,8 @@ from blocknb.codegen.text import float_literal, vector_type
 from blocknb.errors import Unsupported
 from blocknb.ir.core import Block, Op, Value
 from blocknb.language import types as t
-from blocknb.language.meaning import FARTHEST
 from blocknb.language.ops import PRESERVING
+from blocknb.language.semantics import FARTHEST
 from blocknb.language.types import Pointer
 
 _FLOAT_PREDICATES = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}

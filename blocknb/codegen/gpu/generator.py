@@ -53,7 +53,7 @@ class KernelGenerator:
 
         lowerings: dict[str, Lower] = {}
         lazy = LazyOps(context, math, moving_addresses(func, context.defs))
-        sunk = emission.at_use.keys() | emission.again.keys()
+        sunk = emission.at_use.keys() | emission.rematerialized.keys()
         self.blocks = BlockLowering(context, lowerings, postponed, lazy, memory, sunk)
         lowerings |= table(
             memory,

@@ -16,7 +16,7 @@ from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.scalar_math import elementary, exact, lanes
 from blocknb.ir.core import Op
 from blocknb.language import types as t
-from blocknb.language.meaning import FARTHEST
+from blocknb.language.semantics import FARTHEST
 
 FLOAT = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract"}
 

@@ -1,8 +1,8 @@
 """Makes registers forget what is computed again after a reduction (see the pass `rematerialization`).
 
-An op with `emit="again"` is emitted where its result is asked for, and forgotten after each reduction with `rematerialize`. ptxas would
-find the first results and keep them. It does not know that `n * (n + 1)` is even. So after a reduction, the code combines the words of a
-loaded row with the last bit of such a product. That takes one instruction for two elements.
+An op with `emit="rematerialized"` is emitted where its result is asked for, and forgotten after each reduction with `rematerialize`. ptxas
+would find the first results and keep them. It does not know that `n * (n + 1)` is even. So after a reduction, the code combines the words
+of a loaded row with the last bit of such a product. That takes one instruction for two elements.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Rematerializer:
             return
         self.reductions += 1
         zero, text = "", self.text
-        for value in self.emission.again:
+        for value in self.emission.rematerialized:
             self.registers.names.get(value, {}).clear()
         for value in self.emission.packed:
             if value in self.registers.words:

@@ -22,11 +22,11 @@ def split(text: TextWriter, number: str = "") -> None:
     text.start(on)
 
 
-def split_in_flight(text: TextWriter, rare: str) -> None:
-    """Ends a basic block while wgmma is in flight. ptxas would insert a wait before the `ret` of `split`. So here the branch, on a `rare`
-    condition, goes to a harmless instruction that has no result."""
+def split_in_flight(text: TextWriter, rarely_true: str) -> None:
+    """Ends a basic block while wgmma is in flight. ptxas would insert a wait before the `ret` of `split`. So here the branch, on a
+    `rarely_true` condition, goes to a harmless instruction that has no result."""
     seldom, on = text.new_label("seldom"), text.new_label("on")
-    text.do(f"br i1 {rare}, label %{seldom}, label %{on}")
+    text.do(f"br i1 {rarely_true}, label %{seldom}, label %{on}")
     text.start(seldom)
     text.do('call void asm sideeffect "pmevent 1;", ""()')
     text.do(f"br label %{on}")

@@ -27,7 +27,7 @@ from blocknb.passes.tile.select_mma import instruction_of
 
 PTX_TYPES = {"fp16": "f16", "bf16": "bf16", "fp32": "tf32", "int8": "s8", "fp8e4nv": "e4m3", "fp8e5": "e5m2"}
 ACCUMULATORS = {"fp32": "f32", "int32": "s32"}
-SELDOM = 0x2B7E1516  # an arbitrary number
+RARE_BITS = 0x2B7E1516  # an arbitrary number
 WORD = 0xFFFFFFFF
 ADDRESSES = 0x3FFFF  # bits of a shared address that a descriptor takes
 
@@ -43,9 +43,9 @@ class WgmmaDot(OpLowering):
     def dot(self, op: Op) -> None:
         """Writes a product, which is in flight until a wait if the op says so."""
         made = self.defs.get(op.args[2])
-        fresh = made is not None and made.name == "const" and not made.attrs["value"]
-        asm = WgmmaText(op, fresh)
-        if not fresh:
+        zero_accumulators = made is not None and made.name == "const" and not made.attrs["value"]
+        asm = WgmmaText(op, zero_accumulators)
+        if not zero_accumulators:
             asm.tie([self.registers.regs(asm.c)[i] for i in asm.live])
         a = self.words(asm) if op.attrs["registers"] else self.descriptor(asm, asm.a, 0)
         b = self.descriptor(asm, asm.b, 1)
@@ -108,7 +108,7 @@ class WgmmaDot(OpLowering):
             self.registers.set(result, self.registers.regs(value))
             kept += self.operands(value)
         if early:
-            split_in_flight(self.text, self.rare([value for value, _ in early]))
+            split_in_flight(self.text, self.rarely_true([value for value, _ in early]))
         for value, result in summed:
             self.registers.set(result, self.waited(value, pending, kept))
             kept = []
@@ -137,7 +137,7 @@ class WgmmaDot(OpLowering):
             return range(num_registers(value))
         return computed_registers(made)
 
-    def rare(self, values: Sequence[Value]) -> str:
+    def rarely_true(self, values: Sequence[Value]) -> str:
         """A condition that seldom holds and needs all registers of a 32-bit tile, the one with the fewest. Without it ptxas waits before it
         computes the tile. For two floats it is a single instruction."""
         text, tiles = self.text, [value for value in values if value.type.dtype.bits == 32]
@@ -148,7 +148,7 @@ class WgmmaDot(OpLowering):
         for name in names:
             bits = text.emit(f"bitcast {kind} {name} to i32")
             found = text.emit(f"xor i32 {found}, {bits}") if found else bits
-        return text.emit(f"icmp eq i32 {found}, {SELDOM}")
+        return text.emit(f"icmp eq i32 {found}, {RARE_BITS}")
 
     def is_summed(self, value: Value) -> bool:
         """Whether a value is the result of a dot that may be in flight, or of a loop that carries one."""
@@ -207,11 +207,11 @@ def merged(names: Sequence[str], live: Sequence[int], found: Sequence[str]) -> l
 
 
 class WgmmaText:
-    """The inline PTX of one dot. The operands are numbered: accumulators out, accumulators in, A, B. `fresh`: the accumulators are zero;
-    `upper` are the upper words of descriptors by the number of the operand."""
+    """The inline PTX of one dot. The operands are numbered: accumulators out, accumulators in, A, B. With `zero_accumulators` they begin as
+    zeros; `upper` are the upper words of descriptors by the number of the operand."""
 
-    def __init__(self, op: Op, fresh: bool):
-        self.op, self.fresh = op, fresh
+    def __init__(self, op: Op, zero_accumulators: bool):
+        self.op, self.zero_accumulators = op, zero_accumulators
         self.instruction: MmaInstruction = instruction_of(op)
         self.a, self.b, self.c = op.args
         self.kind = llvm_type(self.c.type.dtype)
@@ -243,15 +243,15 @@ class WgmmaText:
 
     def described(self, type: Buffer, side: int) -> Any:
         """The descriptor of a warpgroup's part of a buffer (`wgmma.describe`)."""
-        part = wgmma.part(type.shape[self.lies_as(side)], side, self.op.attrs["warps"])
-        found = wgmma.describe(type.layout, type.dtype.bits, self.lies_as(side), part)
+        part = wgmma.part(type.shape[self.storage_side(side)], side, self.op.attrs["warps"])
+        found = wgmma.describe(type.layout, type.dtype.bits, self.storage_side(side), part)
         assert found is not None, "the verifier has seen the descriptor"
         return found
 
     def warp_bits(self, type: Buffer, side: int) -> list[int]:
         """How many bytes each bit of the warp's number moves a warpgroup's part of a buffer by."""
         warps = self.op.attrs["warps"]
-        part = wgmma.part(type.shape[self.lies_as(side)], side, warps)
+        part = wgmma.part(type.shape[self.storage_side(side)], side, warps)
         split = [log2(warps[0] // wgmma.GROUP), log2(warps[1])]
         bits = [0] * 2 + [0] * sum(split)
         for i in range(split[side]):
@@ -260,11 +260,11 @@ class WgmmaText:
 
     def place(self, type: Buffer, side: int, mn: int, k: int) -> int:
         """How many bytes an element lies from the start of a buffer."""
-        return wgmma.place(type.layout, self.lies_as(side), mn, k) * type.dtype.bytes
+        return wgmma.place(type.layout, self.storage_side(side), mn, k) * type.dtype.bytes
 
-    def lies_as(self, side: int) -> int:
+    def storage_side(self, side: int) -> int:
         """Which side of a product the buffer of an operand is laid out for: the other one if it is transposed."""
-        return wgmma.lies_as(side, self.op.attrs.get("transposed", ()))
+        return wgmma.storage_side(side, self.op.attrs.get("transposed", ()))
 
     # -- instructions
 
@@ -272,10 +272,10 @@ class WgmmaText:
         """Writes the instructions. The first step does not read the accumulators if they are unset. They are unset if they are a constant
         zero, or while the operand number `count`, the number of finished iterations, is 0."""
         row, lines = self.instruction, self.lines
-        depth, blocks = self.b.type.shape[1 - self.lies_as(1)] // row.k, self.blocks
+        depth, blocks = self.b.type.shape[1 - self.storage_side(1)] // row.k, self.blocks
         lines += [".reg .pred on, first;", ".reg .b32 xl, yl;", ".reg .b64 x, y;", "setp.eq.s32 on, 0, 0;"]
         lines.append(f"setp.ne.s32 first, {0 if count is None else f'${count}'}, 0;")
-        skips = self.fresh or count is not None
+        skips = self.zero_accumulators or count is not None
         lines.append("wgmma.fence.sync.aligned;")
         for step in range(depth):
             second = self.moved("y", b, self.place(self.b.type, 1, 0, step * row.k))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from blocknb.language import meaning, rules
+from blocknb.language import rules, semantics
 from blocknb.language.op_spec import Cost, OpSpec, declare, op
 from blocknb.language.rules import need
 from blocknb.language.types import Pointer, int1
@@ -24,7 +24,7 @@ FLOAT = "The result has the shape and the float dtype of `x`. The op computes fp
 
 
 def elementwise(
-    infer: Callable, wrap: Callable | None = meaning.plain, *, flops: int, cpu: int = 1, **fields: Any
+    infer: Callable, wrap: Callable | None = semantics.plain, *, flops: int, cpu: int = 1, **fields: Any
 ) -> Callable[[Callable], OpSpec]:
     """Makes a NumPy function a row. Its parameters name the operands, and `wrap` gives it the form of `OpSpec.numpy`."""
 
@@ -38,7 +38,7 @@ def elementwise(
     return row
 
 
-def function(wrap: Callable = meaning.wide, *, traits: str = "", **fields: Any) -> Callable[[Callable], OpSpec]:
+def function(wrap: Callable = semantics.wide, *, traits: str = "", **fields: Any) -> Callable[[Callable], OpSpec]:
     """Makes a NumPy function of one float a row, and a name of the language."""
     return elementwise(FLOATS, wrap, details=FLOAT, traits=f"special_function {traits}", **fields)
 
@@ -73,7 +73,7 @@ def mul(a, b):
     return np.multiply(a, b)
 
 
-@elementwise(NUMBERS, meaning.quiet, attrs="nearest normal", traits="special_unit host", flops=1, cpu=6)
+@elementwise(NUMBERS, semantics.quiet, attrs="nearest normal", traits="special_unit host", flops=1, cpu=6)
 def div(attrs, dtype, a, b):
     """Divides. A float quotient is within 2 ulp. An integer quotient is truncated; a division by zero gives 0.
 
@@ -92,7 +92,7 @@ def div(attrs, dtype, a, b):
     return np.where(b == 0, np.zeros_like(a), quotient + fix.astype(a.dtype))
 
 
-@elementwise(NUMBERS, meaning.quiet, traits="host", flops=1, cpu=8)
+@elementwise(NUMBERS, semantics.quiet, traits="host", flops=1, cpu=8)
 def rem(attrs, dtype, a, b):
     """Returns the remainder, with the sign of the dividend. The remainder of an integer by zero is 0.
 
@@ -104,7 +104,7 @@ def rem(attrs, dtype, a, b):
     return np.where(b == 0, np.zeros_like(a), np.fmod(a, np.where(b == 0, np.ones_like(b), b)))
 
 
-@elementwise(NUMBERS, meaning.quiet, attrs="nan", traits="associative host", flops=1, cpu=2)
+@elementwise(NUMBERS, semantics.quiet, attrs="nan", traits="associative host", flops=1, cpu=2)
 def min(attrs, dtype, a, b):
     """Returns the smaller operand. A NaN loses against a number, and -0.0 is below 0.0.
 
@@ -114,10 +114,10 @@ def min(attrs, dtype, a, b):
     IR:
         With `nan`, a NaN wins.
     """
-    return meaning.extremum(False, attrs, dtype, a, b)
+    return semantics.extremum(False, attrs, dtype, a, b)
 
 
-@elementwise(NUMBERS, meaning.quiet, attrs="nan", traits="associative host", flops=1, cpu=2)
+@elementwise(NUMBERS, semantics.quiet, attrs="nan", traits="associative host", flops=1, cpu=2)
 def max(attrs, dtype, a, b):
     """Returns the larger operand. A NaN loses against a number, and -0.0 is below 0.0.
 
@@ -127,7 +127,7 @@ def max(attrs, dtype, a, b):
     IR:
         With `nan`, a NaN wins.
     """
-    return meaning.extremum(True, attrs, dtype, a, b)
+    return semantics.extremum(True, attrs, dtype, a, b)
 
 
 @elementwise(INTEGERS, flops=0, cpu=3)
@@ -202,7 +202,7 @@ def shr(a, b):
     return np.right_shift(a, b)
 
 
-@elementwise(FLOATS, meaning.quiet, flops=2)
+@elementwise(FLOATS, semantics.quiet, flops=2)
 def fma(attrs, dtype, a, b, c):
     """Returns a * b + c, rounded once.
 
@@ -211,7 +211,7 @@ def fma(attrs, dtype, a, b, c):
     Example:
         tl.fma(tl.load(a_ptr + 3), 2.0, 1.0)  # 7.0
     """
-    return meaning.fma(attrs, dtype, a, b, c)
+    return semantics.fma(attrs, dtype, a, b, c)
 
 
 @elementwise(NUMBERS, traits="ring host", flops=0)
@@ -246,7 +246,7 @@ def abs(x):
     return np.abs(x)
 
 
-@elementwise(FLOATS, meaning.wide, flops=0)
+@elementwise(FLOATS, semantics.wide, flops=0)
 def floor(x):
     """Rounds down to an integer.
 
@@ -258,7 +258,7 @@ def floor(x):
     return np.floor(x)
 
 
-@elementwise(FLOATS, meaning.wide, flops=0)
+@elementwise(FLOATS, semantics.wide, flops=0)
 def ceil(x):
     """Rounds up to an integer.
 
@@ -270,7 +270,7 @@ def ceil(x):
     return np.ceil(x)
 
 
-@function(meaning.flushing, attrs="flush_denormals", traits="exponential special_unit", flops=1, cpu=16)
+@function(semantics.flushing, attrs="flush_denormals", traits="exponential special_unit", flops=1, cpu=16)
 def exp(x):
     """Computes e to the x. In fp32 the error of a GPU grows with |x|, to 50 ulp at the ends of the range.
 
@@ -283,7 +283,7 @@ def exp(x):
     return np.exp(x)
 
 
-@function(meaning.flushing, attrs="flush_denormals", traits="exponential special_unit", flops=1, cpu=14)
+@function(semantics.flushing, attrs="flush_denormals", traits="exponential special_unit", flops=1, cpu=14)
 def exp2(x):
     """Computes 2 to the x.
 
@@ -378,7 +378,7 @@ def erf(x):
     return np.vectorize(math.erf, otypes=[np.float64])(x)
 
 
-@elementwise(rules.compare, meaning.quiet, attrs="pred", traits="host", flops=0)
+@elementwise(rules.compare, semantics.quiet, attrs="pred", traits="host", flops=0)
 def cmp(attrs, dtype, a, b):
     """Compares. Every comparison with NaN is false, but `!=` is true.
 
@@ -389,7 +389,7 @@ def cmp(attrs, dtype, a, b):
         `pred` is eq, ne, lt, le, gt or ge.
     """
     functions = (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal)
-    return functions[meaning.PREDICATES.index(attrs["pred"])](a, b)
+    return functions[semantics.PREDICATES.index(attrs["pred"])](a, b)
 
 
 @elementwise(rules.select, traits="host", flops=0)
@@ -403,7 +403,7 @@ def select(condition, a, b):
     return np.where(condition, a, b)
 
 
-@elementwise(rules.cast, meaning.quiet, attrs="dtype", traits="host", flops=0)
+@elementwise(rules.cast, semantics.quiet, attrs="dtype", traits="host", flops=0)
 def cast(attrs, dtype, x):
     """Converts to another dtype. Floats are rounded to nearest, ties to even. Where a float is out of the range of an integer, the
     result is the nearest integer of the dtype; NaN gives 0.
@@ -419,7 +419,7 @@ def cast(attrs, dtype, x):
         A number beyond the largest one of an fp8 dtype becomes that number. From floats to integers the op is LLVM's fptosi.sat or
         fptoui.sat. That is one instruction of a GPU, and two or three more from fp64 or to 64 bits.
     """
-    return meaning.cast(attrs, dtype, x)
+    return semantics.cast(attrs, dtype, x)
 
 
 @elementwise(rules.bitcast, None, attrs="dtype", flops=0)

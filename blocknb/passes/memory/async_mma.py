@@ -221,7 +221,9 @@ def number_awaited(op: Op, running: Sequence[Op], asynchronous: set[int]) -> int
     if not running:
         return 0
     inside = list(within(op))
-    if any(must_be_alone(x) for x in inside if x is not op) or (must_be_alone(op) and op.id not in asynchronous):
+    if any(requires_no_mma_in_flight(x) for x in inside if x is not op) or (
+        requires_no_mma_in_flight(op) and op.id not in asynchronous
+    ):
         return len(running)
     used = set(operands(op))
     stored = {x.args[0] for x in inside if x.name == "local_store"}
@@ -236,7 +238,7 @@ def registers_of(product: Op) -> int:
     return product.result.type.layout.num_registers + operand
 
 
-def must_be_alone(op: Op) -> bool:
+def requires_no_mma_in_flight(op: Op) -> bool:
     """Whether an op requires that no product is in flight."""
     if op.name == "atomic" and op.attrs["sem"] == "relaxed" and not isinstance(op.args[0].type, Buffer):
         return False  # it accesses arrays only

@@ -76,8 +76,8 @@ ANYWHERE = Value(None, "behind a pointer of unknown origin")
 class MemoryAccess:
     """Bytes that an op touches: a range of shared memory, or with `root` the array of a pointer argument. `own` is the pointer tile if each
     element has its own address, which only one thread touches. `tile`: the layouts of tile and buffer, if the op moves all elements between
-    them. `met`: the lanes of each warp have synchronised since. `store` is the store, in this iteration, to which the access belongs.
-    `range` are the elements of the array that it touches, if they are known."""
+    them. `warp_synchronised`: the lanes of each warp have synchronised since. `store` is the store, in this iteration, to which the access
+    belongs. `range` are the elements of the array that it touches, if they are known."""
 
     write: bool
     low: int
@@ -88,7 +88,7 @@ class MemoryAccess:
     acquires: bool = False
     releases: bool = False
     tile: tuple[Buffer, Layout] | None = None
-    met: bool = False
+    warp_synchronised: bool = False
     store: int | None = None
     range: AccessRange | None = None
 
@@ -109,7 +109,7 @@ class MemoryAccess:
         """Whether an earlier access to the same array is of other elements, or each thread accesses its own elements in both."""
         if self.store is not None and self.store == other.store:
             return True
-        if self.range is not None and other.range is not None and other.range.apart(self.range):
+        if self.range is not None and other.range is not None and other.range.is_disjoint(self.range):
             return True
         # Through one pointer tile every thread accesses its own elements again.
         return self.own is not None and self.own is other.own
@@ -275,7 +275,7 @@ class BarrierPlacement:
         """The pending accesses after `ops`, given those before; records missing barriers."""
         for op in ops:
             if op.id in self.in_warp or op.name == "warp_barrier":
-                pending = frozenset(replace(access, met=True) for access in pending)
+                pending = frozenset(replace(access, warp_synchronised=True) for access in pending)
             elif op.id in self.before or op.name == "barrier":
                 pending = frozenset()
             match op.name:
@@ -318,7 +318,7 @@ class BarrierPlacement:
     def hazard(self, access: MemoryAccess, pending: Pending) -> MemoryAccess | None:
         """A pending access that conflicts with this one, preferably one of another warp."""
         found = [(access.within_warps(other), other) for other in pending if access.conflicts(other)]
-        found = [(within, other) for within, other in found if not (within and other.met)]
+        found = [(within, other) for within, other in found if not (within and other.warp_synchronised)]
         return min(found, key=lambda pair: (pair[0], pair[1].op.id), default=(False, None))[1]
 
     def after_barrier(self, hazard: MemoryAccess, access: MemoryAccess, pending: Pending) -> Pending:
@@ -326,7 +326,7 @@ class BarrierPlacement:
         self.before[access.op.id] = (hazard, access)
         if access.within_warps(hazard):
             self.in_warp.add(access.op.id)
-            return frozenset(replace(other, met=True) for other in pending)
+            return frozenset(replace(other, warp_synchronised=True) for other in pending)
         self.in_warp.discard(access.op.id)
         return frozenset()
 

@@ -21,7 +21,7 @@ from blocknb.layouts import wgmma
 from blocknb.layouts.shared import swizzled
 from blocknb.layouts.wgmma import ALIGNMENT
 from blocknb.passes.memory.software_pipelining import PipelinePlanner, applies, product_loops
-from blocknb.passes.pipelining.staged_tiles import loads_behind_operands, only_stored
+from blocknb.passes.pipelining.staged_tiles import only_stored, operand_source_loads
 from blocknb.passes.registry import gpu_pass
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -98,7 +98,7 @@ def computed_from(func: Func, target: Target) -> list[Op]:
         return size(load.result) >= least and not only_stored(users, load.result)
 
     loops = product_loops(func, target)
-    return [load for loop in loops for load in loads_behind_operands(loop, defs, users, axes(loop)) if worth_it(load)]
+    return [load for loop in loops for load in operand_source_loads(loop, defs, users, axes(loop)) if worth_it(load)]
 
 
 def axes(loop: Op) -> int:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blocknb.analysis import affine
-from blocknb.analysis.effects import looked_at
+from blocknb.analysis.effects import result_is_used
 from blocknb.analysis.polynomials import of_launch
 from blocknb.ir.build import Rebuild, rebuild
 from blocknb.ir.core import Block, Func, Op, Value, uses
@@ -166,14 +166,14 @@ class ReuseFinder:
             return f"the load{at_line(unshared)} reads a different tile in every program, so no order lets programs share it"
         if self.axes(value for loop in around for value in loop.args[:3]) - {Z}:
             return "the number of iterations differs between programs"
-        return self.against() or Reuse((tuple(arrays[X]), tuple(arrays[Y])), (bytes[X], bytes[Y]))
+        return self.why_order_matters() or Reuse((tuple(arrays[X]), tuple(arrays[Y])), (bytes[X], bytes[Y]))
 
-    def against(self) -> str:
+    def why_order_matters(self) -> str:
         """The reason why the order of programs, or the CTA that runs a program, may matter."""
         for op in self.func.ops():
             if op.name == "while":
                 return f"the `while`{at_line(op)} may wait for programs that started before"
-            if op.name in ATOMICS and looked_at(op, self.users):
+            if op.name in ATOMICS and result_is_used(op, self.users):
                 return f"the {op.name}{at_line(op)} reveals the order in which programs start"
             if self.split and op.name in REPORTS:
                 return f"the {op.name}{at_line(op)} reveals the numbers of programs"

@@ -2,7 +2,7 @@
 
 A kernel that widens a row, reduces it and uses it again holds a register for each element, although a register has room for two. Registers
 decide how many programs share an SM, hence how many bytes are in flight. So the kernel computes values again after each reduction if they
-depend on one such row and on scalars of the row (`emit="again"`). It computes values of several rows at their first use
+depend on one such row and on scalars of the row (`emit="rematerialized"`). It computes values of several rows at their first use
 (`emit="at_use"`). The term is that of register allocation: Briggs, Cooper and Torczon, "Rematerialization" (PLDI 1992).
 
 The repeated instructions do not always pay (`support.throughput`). They pay if an SM holds more programs with packed rows, and if waiting
@@ -23,7 +23,7 @@ from blocknb.language import types as t
 from blocknb.language.ops import OPS, named
 from blocknb.language.types import Tile
 from blocknb.passes.registry import gpu_pass
-from blocknb.passes.support.emission import AGAIN, AT_USE, with_attributes
+from blocknb.passes.support.emission import AT_USE, REMATERIALIZED, with_attributes
 from blocknb.passes.support.throughput import Throughput, issue_slots, moved_bytes, throughput
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -67,11 +67,11 @@ def rematerialization(func: Func, target: Target, notes: Notes) -> Func:
 
     After:
 
-        %h = load %p {emit="again"} : tile<1024xf16, #a>
-        %x = cast %h {emit="again"} : tile<1024xf32, #a>
+        %h = load %p {emit="rematerialized"} : tile<1024xf16, #a>
+        %x = cast %h {emit="rematerialized"} : tile<1024xf32, #a>
         %m = reduce %x {axis=0, rematerialize=True} max : f32
         %all = splat %m : tile<1024xf32, #a>
-        %y = sub %x, %all {emit="again"} : tile<1024xf32, #a>
+        %y = sub %x, %all {emit="rematerialized"} : tile<1024xf32, #a>
     """
     plan = PackedRows(func, affine.analyze(func), uses(func))
     if not plan.reductions:
@@ -149,7 +149,9 @@ class PackedRows:
 
     def attributes(self) -> dict[Op, Mapping[str, Any]]:
         """The attributes that make the code generator follow the plan. An op that another pass has placed stays there."""
-        added: dict[Op, Mapping[str, Any]] = {self.defs[v]: {"emit": AGAIN} for v in (*self.loads, *self.values)}
+        added: dict[Op, Mapping[str, Any]] = {
+            self.defs[v]: {"emit": REMATERIALIZED} for v in (*self.loads, *self.values)
+        }
         added |= {self.defs[v]: {"emit": AT_USE} for v in self.after}
         added = {op: attrs for op, attrs in added.items() if "emit" not in op.attrs}
         return added | {op: {"rematerialize": True} for op in self.reductions}

@@ -36,9 +36,9 @@ from blocknb.passes.pipelining.legality import (
     accumulating_products,
     modifier_lost,
 )
-from blocknb.passes.pipelining.locks import apart_from_locks
+from blocknb.passes.pipelining.locks import may_pass_locks
 from blocknb.passes.pipelining.loop_rotation import LoopRotation
-from blocknb.passes.pipelining.staged_tiles import CHANGES, VIEWS, StagedTile, loads_behind_operands, staged_tile
+from blocknb.passes.pipelining.staged_tiles import CHANGES, VIEWS, StagedTile, operand_source_loads, staged_tile
 from blocknb.passes.pipelining.stages import COPIES_FROM, NO_POLICY_FROM, multiplies, num_stages
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.mma_operands import from_shared
@@ -189,8 +189,8 @@ class PipelinePlanner(PipeliningLegality):
         """Plans the copies of a loop."""
         tiles = list(self.tiles(loop))
         why = self.why_no_load_of(loop) if tiles else ""
-        behind, staged = loads_behind_operands(loop, self.defs, self.users), {tile.load for tile in tiles}
-        self.refuse([x for x in behind if x not in staged], "an operand is computed from it")
+        sources, staged = operand_source_loads(loop, self.defs, self.users), {tile.load for tile in tiles}
+        self.refuse([x for x in sources if x not in staged], "an operand is computed from it")
         copies = []
         for tile in tiles:
             ordered = "" if why == self.why_ordered(loop) and self.passes_locks(tile.load, loop) else why
@@ -203,28 +203,28 @@ class PipelinePlanner(PipeliningLegality):
         if copies:
             ahead = min(wanted, max(1, ranges.iterations(self.facts, loop)[1] - 1))
             products = accumulating_products(loop, [copy.buffer for copy in copies])
-            leading = self.behind(loop, copies)
+            leading = self.copies_slice(loop, copies)
             indices = tuple(op for op in loop.blocks[0].ops if op.name == "load" and op.result in leading)
             invariants = self.invariants(loop, copies, leading)
             self.plans[loop.id] = PipelinePlan(loop, tuple(copies), ahead, wanted, products, indices, invariants)
 
     def passes_locks(self, load: Op, loop: Op) -> bool:
         """Whether a load may run before the locks at which its loop waits."""
-        return apart_from_locks(self.func, self.facts, load, walk(loop.blocks[0]))
+        return may_pass_locks(self.func, self.facts, load, walk(loop.blocks[0]))
 
-    def behind(self, loop: Op, copies: Sequence[AsyncCopy]) -> set[Value]:
+    def copies_slice(self, loop: Op, copies: Sequence[AsyncCopy]) -> set[Value]:
         """The values of a loop from which the operands of its copies are computed."""
-        behind = set[Value]()
+        copies_slice = set[Value]()
         for value in (x for copy in copies for x in copy.load.args[:2]):
-            found = self.values_behind(value, loop, indices=True)
+            found = self.backward_slice(value, loop, indices=True)
             assert not isinstance(found, str), "why_not has checked the operands"
-            behind |= found
-        return behind
+            copies_slice |= found
+        return copies_slice
 
-    def invariants(self, loop: Op, copies: Sequence[AsyncCopy], behind: set[Value]) -> set[Value]:
+    def invariants(self, loop: Op, copies: Sequence[AsyncCopy], copies_slice: set[Value]) -> set[Value]:
         """The values from outside of a loop from which its bounds, and the operands of its copies, are computed."""
         used = {*loop.args[:3], *(x for copy in copies for x in copy.load.args[:2])}
-        for value in behind:
+        for value in copies_slice:
             if value in self.facts.argument:
                 used |= {*loop.args[2 + self.facts.argument[value][2] :][:1]}
             else:

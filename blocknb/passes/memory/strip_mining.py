@@ -147,7 +147,7 @@ def _streamable(block: Block, facts: Facts, users: Users, stores: Stores, held: 
     """The values that take more than `held` registers and may be streamed, with their ops."""
     place = {op: i for i, op in enumerate(block.ops)}
     found = {op.result: op for op in block.ops if len(op.results) == 1 and _may_stream(op, held)}
-    found = {v: op for v, op in found.items() if op.name != "load" or _is_apart(op, facts, stores)}
+    found = {v: op for v, op in found.items() if op.name != "load" or _only_updated_in_place(op, facts, stores)}
     changed = True
     while changed:
         fine = {v: op for v, op in found.items() if all(_takes(user, place, found) for user, _ in users.get(v, ()))}
@@ -197,7 +197,7 @@ def _may_move(
     # In a loop the pointers differ in the next iteration. Barriers may keep its accesses apart from this one's.
     guarded = block.ops[-1].name in TERMINATORS and facts.root(load.args[0]) in stores
     return all(_may_pass(op, guarded) for op in block.ops[place[load] + 1 : last]) and (
-        _meets(load, block.ops[last], facts, found)
+        _may_load_at(load, block.ops[last], facts, found)
     )
 
 
@@ -209,7 +209,7 @@ def _may_pass(op: Op, guarded: bool) -> bool:
     return not (found.orders or found.may_hang or "global" in found.writes)
 
 
-def _meets(load: Op, consumer: Op, facts: Facts, found: Mapping[Value, Op]) -> bool:
+def _may_load_at(load: Op, consumer: Op, facts: Facts, found: Mapping[Value, Op]) -> bool:
     """Whether a load may happen in the pieces of its last consumer."""
     if consumer.name != "store":
         return _may_pass(consumer, True)
@@ -230,7 +230,7 @@ def _is_own(load: Op, op: Op, facts: Facts) -> bool:
     return isinstance(stride, int) and stride != 0
 
 
-def _is_apart(load: Op, facts: Facts, stores: Stores) -> bool:
+def _only_updated_in_place(load: Op, facts: Facts, stores: Stores) -> bool:
     """Whether the kernel writes what is loaded nowhere but into the very same elements."""
     root = facts.root(load.args[0])
     return root is not None and all(_is_own(load, op, facts) for op in (*stores.get(root, ()), *stores.get(None, ())))

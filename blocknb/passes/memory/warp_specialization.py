@@ -26,7 +26,7 @@ from blocknb.passes.memory.shared_memory_allocation import place
 from blocknb.passes.pipelining import multicast
 from blocknb.passes.pipelining.backward_slice import ProducerSlice, atoms
 from blocknb.passes.pipelining.legality import PipeliningLegality, accumulating_products, why_none_within
-from blocknb.passes.pipelining.staged_tiles import VIEWS, StagedTile, final_users, loads_behind, staged_tile
+from blocknb.passes.pipelining.staged_tiles import VIEWS, StagedTile, final_users, source_loads, staged_tile
 from blocknb.passes.pipelining.warp_partition import WarpPartition
 from blocknb.passes.pipelining.warp_plan import CopyGroup, TmaCopy, WarpSpecializationPlan
 from blocknb.passes.registry import gpu_pass
@@ -214,7 +214,7 @@ class WarpSpecializationPlanner(PipeliningLegality):
         copies = []
         for store, tile in tiles.items():
             if tile is None:
-                for load in loads_behind([store.args[1]], self.block[store], self.defs, self.users):
+                for load in source_loads([store.args[1]], self.block[store], self.defs, self.users):
                     if load not in staged:
                         self.refuse_copy(load, "an operand is computed from it")
             elif isinstance(found := why or self.copy(tile), TmaCopy):
@@ -301,7 +301,7 @@ class WarpSpecializationPlanner(PipeliningLegality):
         buffer: Buffer = tile.buffer.type
         if reader.name == "dot" and tile.buffer in reader.args:
             reads = reader.args.index(tile.buffer)
-            side = wgmma.lies_as(reads, reader.attrs.get("transposed", ()))
+            side = wgmma.storage_side(reads, reader.attrs.get("transposed", ()))
             part = wgmma.part(buffer.shape[side], reads, reader.attrs["warps"])
             lies = wgmma.describe(buffer.layout, buffer.dtype.bits, side, part)
             assert lies is not None, "the verifier has seen the descriptor"
@@ -324,7 +324,7 @@ class WarpSpecializationPlanner(PipeliningLegality):
         products = [x for x in readers if x.name == "dot" and x.args[1] is buffer and "columns" in x.attrs]
         if len(products) < len(readers):
             return shape
-        axis = wgmma.lies_as(1, readers[0].attrs.get("transposed", ()))
+        axis = wgmma.storage_side(1, readers[0].attrs.get("transposed", ()))
         unit = panel if axis == inner else 2 * SWIZZLE_ROWS
         used = -(-max(x.attrs["columns"] for x in products) // unit) * unit
         return tuple(min(n, used) if i == axis else n for i, n in enumerate(shape))

@@ -69,7 +69,7 @@ class PipeliningLegality:
             return why
         varies = False
         for what, value in zip(("address", "mask", "`other`"), load.args, strict=False):
-            found = self.values_behind(value, loop, indices and what == "address")
+            found = self.backward_slice(value, loop, indices and what == "address")
             if isinstance(found, str):
                 return f"its {what} {found}"
             varies |= any(x in self.facts.argument for x in found)
@@ -89,7 +89,7 @@ class PipeliningLegality:
         """The writes among ops: the argument of each pointer (None: unknown), and the op."""
         return [(self.facts.root(global_operands(op)[0]), op) for op in ops if op.name in WRITES]
 
-    def values_behind(self, value: Value, loop: Op, indices: bool = False) -> set[Value] | str:
+    def backward_slice(self, value: Value, loop: Op, indices: bool = False) -> set[Value] | str:
         """The values of a loop from which a value is computed; a reason if a later iteration's value cannot be computed early.
 
         With `indices`, loads of the loop's own block may be among them, if each may move before the loop's other accesses.

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from blocknb.analysis.affine import Facts
-from blocknb.analysis.effects import effects, global_operands, looked_at, orders
+from blocknb.analysis.effects import effects, global_operands, orders, result_is_used
 from blocknb.ir.core import Block, Func, Op, uses, walk
 from blocknb.language.ops import ATOMICS, WRITES
 
 
-def apart_from_locks(func: Func, facts: Facts, load: Op, ops: Iterable[Op]) -> bool:
+def may_pass_locks(func: Func, facts: Facts, load: Op, ops: Iterable[Op]) -> bool:
     """Whether a load may move before ops that wait for other programs or order accesses. No program of the launch may write its array, and
     programs of the launch must release the arrays at which the ops wait. Two arguments are assumed to be two arrays."""
     root = facts.root(load.args[0])
@@ -23,16 +23,16 @@ def apart_from_locks(func: Func, facts: Facts, load: Op, ops: Iterable[Op]) -> b
         return False
     users, released = uses(func), list(releases(func.body))
 
-    def meets_the_launch(op: Op) -> bool:
+    def orders_within_launch(op: Op) -> bool:
         """Whether an op orders later accesses, if at all, with those of the same launch alone. Barriers, volatile loads and assembly keep
         the places of all loads."""
         if op.name not in ATOMICS:
             return bool(op.blocks) or not effects(op).orders
         lock = facts.root(global_operands(op)[0])
         others = any(x.id != op.id and facts.root(global_operands(x)[0]) is lock for x in released)
-        return not looked_at(op, users) or (op.attrs["scope"] != "sys" and others)
+        return not result_is_used(op, users) or (op.attrs["scope"] != "sys" and others)
 
-    return all(map(meets_the_launch, ops))
+    return all(map(orders_within_launch, ops))
 
 
 def releases(block: Block) -> Iterator[Op]:

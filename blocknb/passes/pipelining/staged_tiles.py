@@ -49,7 +49,7 @@ def only_stored(users: Users, value: Value) -> bool:
     return all(op.name == "local_store" for op in final_users(users, value))
 
 
-def loads_behind(
+def source_loads(
     values: Iterable[Value], block: Block, defs: Mapping[Value, Op], users: Users, axes: int = 2
 ) -> list[Op]:
     """The loads of tiles with `axes` axes or more, in a block, from which values are computed, also through buffers, but not through
@@ -72,8 +72,8 @@ def loads_behind(
     return [op for op in loads if sum(n > 1 for n in op.result.type.shape) >= axes]
 
 
-def loads_behind_operands(loop: Op, defs: Mapping[Value, Op], users: Users, axes: int = 2) -> list[Op]:
+def operand_source_loads(loop: Op, defs: Mapping[Value, Op], users: Users, axes: int = 2) -> list[Op]:
     """The loads of a loop's own block from which it computes the operands of its products, in order."""
     (block,) = loop.blocks
     operands = [value for op in block.ops if op.name == "dot" for value in op.args[:2]]
-    return loads_behind(operands, block, defs, users, axes)
+    return source_loads(operands, block, defs, users, axes)

@@ -188,16 +188,18 @@ class RolePart(LoopRebuild):
         self.state.enter(outer, rings)
 
 
-def fences(block: Block, copied: Collection[int], facts: Facts, behind: bool = False) -> set[int]:
-    """The fences after stores to operands that are not `copied`. `behind`: such a store precedes the block."""
+def fences(block: Block, copied: Collection[int], facts: Facts, after_store: bool = False) -> set[int]:
+    """The fences after stores to operands that are not `copied`. `after_store`: such a store precedes the block."""
     found: set[int] = set()
     for op in block.ops:
         for inner in op.blocks:
-            found |= fences(inner, copied, facts, behind)
-        if op.name == "fence" and behind:
+            found |= fences(inner, copied, facts, after_store)
+        if op.name == "fence" and after_store:
             found.add(op.id)
         stores = (x for x in within(op) if x.name == "local_store" and x.id not in copied)
-        behind = op.name != "fence" and (behind or any(facts.definition[x.args[0]].attrs.get("align") for x in stores))
+        after_store = op.name != "fence" and (
+            after_store or any(facts.definition[x.args[0]].attrs.get("align") for x in stores)
+        )
     return found
 
 

@@ -27,7 +27,7 @@ class AccessRange:
     high: int
     step: int | None = None
 
-    def apart(self, later: AccessRange) -> bool:
+    def is_disjoint(self, later: AccessRange) -> bool:
         """Whether a later access, of the current iteration, touches none of these elements."""
         if self.base is not later.base:
             return False

@@ -2,9 +2,9 @@
 
 The code of an op usually stands where the op stands. The attribute `emit` says otherwise. An op that is emitted `IN_PIECES` belongs to a
 tile larger than the registers (`strip_mining`). Its consumers, whose attribute `piece` is a number of registers, emit it piece by piece. An
-op that is emitted `AT_USE` is computed where its result is asked for first (`sinking`). An op that is emitted `AGAIN` is computed again
-after each reduction with the attribute `rematerialize`. It is computed from a row that stays as it was loaded (`rematerialization`). Halide
-calls such a choice the `compute_at` of a value.
+op that is emitted `AT_USE` is computed where its result is asked for first (`sinking`). An op that is emitted `REMATERIALIZED` is computed
+again after each reduction with the attribute `rematerialize`. It is computed from a row that stays as it was loaded (`rematerialization`).
+Halide calls such a choice the `compute_at` of a value.
 
 An op has one of these at most: a pass leaves an op alone that has an attribute `emit` already.
 """
@@ -19,13 +19,13 @@ from blocknb.ir.core import Func, Op, Value
 from blocknb.ir.traversal import reachable
 from blocknb.language.ops import named
 
-IN_PIECES, AT_USE, AGAIN = "in_pieces", "at_use", "again"  # the keys of `EMISSIONS`
+IN_PIECES, AT_USE, REMATERIALIZED = "in_pieces", "at_use", "rematerialized"  # the keys of `EMISSIONS`
 RENAMING = named("view") | {"convert"}  # ops after which a register of a piece has another place in its tile
 
 
 class Emission:
-    """The values of a function that are not emitted where they stand, with their ops: `in_pieces`, `at_use`, `again`, and the loaded rows
-    that stay `packed`."""
+    """The values of a function that are not emitted where they stand, with their ops: `in_pieces`, `at_use`, `rematerialized`, and the
+    loaded rows that stay `packed`."""
 
     def __init__(self, func: Func):
         placed = {op.result: op for op in func.ops() if "emit" in op.attrs}
@@ -34,7 +34,11 @@ class Emission:
             return {v: op for v, op in placed.items() if op.attrs["emit"] == where and (op.name == "load") is loads}
 
         self.in_pieces = emitted(func, IN_PIECES)
-        self.at_use, self.again, self.packed = at(AT_USE, False), at(AGAIN, False), at(AGAIN, True)
+        self.at_use, self.rematerialized, self.packed = (
+            at(AT_USE, False),
+            at(REMATERIALIZED, False),
+            at(REMATERIALIZED, True),
+        )
 
 
 def emitted(func: Func, where: str) -> dict[Value, Op]:

@@ -158,9 +158,9 @@ class LayoutChoice:
     def propose_operands(self, op: Op, iterations: float) -> None:
         """Proposes the fragments of a product whose operands are loaded into registers, with each thread's neighbours along K first."""
         for side, layout in loaded_operands(op):
-            self.propose_behind(op.args[side], PRODUCT * iterations, layout)
+            self.propose_for_producers(op.args[side], PRODUCT * iterations, layout)
 
-    def propose_behind(self, value: Value, weight: float, layout: Layout | None) -> None:
+    def propose_for_producers(self, value: Value, weight: float, layout: Layout | None) -> None:
         """Proposes a layout for a tile, and matching ones for the tiles from which views and arithmetic compute it, up to its loads."""
         todo, seen = [(value, layout)], set()
         while todo:
@@ -237,7 +237,7 @@ class LayoutChoice:
             carried = members[root] != made and all(is_loaded_or_carried(self.defs.get(x)) for x in members[root])
             if members[root] != made and not carried:
                 continue
-            layout = self.asked_by_views(members[root], consumers)
+            layout = self.layout_of_views(members[root], consumers)
             # A conversion between the load and the iteration that needs it would wait for the load.
             if layout is not None and (not carried or self.loaded_as(members[root], layout)):
                 self.layouts[root] = layout
@@ -317,7 +317,7 @@ class LayoutChoice:
         results += self.carried_groups.get(value, ())
         return [result for result in results if self.anchored(result) and self.groups.find(result) == root]
 
-    def asked_by_views(self, values: Set[Value], consumers: Users) -> Layout | None:
+    def layout_of_views(self, values: Set[Value], consumers: Users) -> Layout | None:
         """The layout in which all chains of views from values reach groups with a layout; None if there are several, or none. A small
         tile is loaded in that layout, with replicas, instead of being converted."""
         asked = None
@@ -330,7 +330,7 @@ class LayoutChoice:
                 if op.name in ("for", "yield"):  # a loop carries it, as another one of the values
                     continue
                 if op.name in VIEWS:
-                    layout = self.asked_by_views({op.result}, consumers)
+                    layout = self.layout_of_views({op.result}, consumers)
                     layout = layout and operand_layout(op, value, layout)
                 elif OPS[op.name].kind in POINTWISE and self.anchored(result := op.results[0]):
                     if result in values:
@@ -446,7 +446,7 @@ class LayoutChoice:
 
     def as_wide(self, op: Op, wanted: Layout, own: Layout) -> bool:
         """Whether an access in `wanted` moves vectors as wide as in `own`, and still fills whole sectors along the fast axis."""
-        if wanted == own or self.costs_alike(op, wanted):
+        if wanted == own or self.costs_no_more(op, wanted):
             return True
         vec, bytes = op.attrs.get("vec", 1), op.args[0].type.dtype.element.bytes
         first = own.reg[0] if own.reg and vec > 1 else own.lane[0]
@@ -466,7 +466,7 @@ class LayoutChoice:
             and (small or wanted in self.fragments or not wanted.is_replicated or own.is_replicated)
         )
 
-    def costs_alike(self, op: Op, wanted: Layout) -> bool:
+    def costs_no_more(self, op: Op, wanted: Layout) -> bool:
         """Whether an access costs no more than in its own layout. It is a short store, or a load that is issued once for a thread's
         neighbours at one address. Or its addresses were loaded, so that no order of the lanes makes them consecutive."""
         if is_short_store(op):

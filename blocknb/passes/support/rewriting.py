@@ -14,10 +14,10 @@ from blocknb.language.types import Tile
 
 
 class RewriteContext(Protocol):
-    """The walk at the current op. `definition` has the op of each new value; `again` requests another round."""
+    """The walk at the current op. `definition` has the op of each new value; `another_round` requests another round."""
 
     definition: dict[Value, Op]
-    again: bool
+    another_round: bool
 
     @property
     def facts(self) -> Facts:

@@ -73,9 +73,9 @@ class BufferSharing:
     def can_read(self, dot: Op, own: Value, other: Value, transposed: bool) -> bool:
         """Whether a matrix descriptor can name the product's operand in the other buffer."""
         side, kind = dot.args.index(own), other.type
-        lies_as = 1 - side if transposed else side
-        part = wgmma.part(kind.shape[lies_as], side, dot.attrs["warps"])
-        return wgmma.describe(kind.layout, kind.dtype.bits, lies_as, part) is not None
+        storage_side = 1 - side if transposed else side
+        part = wgmma.part(kind.shape[storage_side], side, dot.attrs["warps"])
+        return wgmma.describe(kind.layout, kind.dtype.bits, storage_side, part) is not None
 
     def visit(self, op: Op, rebuild: Rebuild) -> object:
         if op.name == "alloc" and op.result in self.instead:

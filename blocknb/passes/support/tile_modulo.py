@@ -67,7 +67,7 @@ def _divided(op: Op, rewriter: RewriteContext) -> bool:
     facts, size = rewriter.facts, op.result.type.shape[0]
     before = facts.definition.get(op.result)
     if before is None:  # made in this round: its facts are known only in the next round
-        rewriter.again = True
+        rewriter.another_round = True
         return False
     number, modulus = (facts.form(a) for a in before.args)
     cut = None if number is None else number.split(0)

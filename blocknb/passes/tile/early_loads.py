@@ -276,9 +276,9 @@ class EarlyLoads(PipeliningLegality):
         waits = False
         for position, op in enumerate(segment[start:], start):
             if op.name == "load" and waits and self.size(op) <= LINE and not op.attrs.get("volatile"):
-                behind = self.behind(op, segment[start:])
-                if behind is not None and not self.why_not_read_early(op, segment[start:position]):
-                    moved += [x for x in (*behind, op) if x not in moved]
+                operand_slice = self.operand_slice(op, segment[start:])
+                if operand_slice is not None and not self.why_not_read_early(op, segment[start:position]):
+                    moved += [x for x in (*operand_slice, op) if x not in moved]
             waits = waits or not loaded.isdisjoint(op.args)
             loaded |= set(op.results) if op.name == "load" else set()
         if not moved:
@@ -308,15 +308,15 @@ class EarlyLoads(PipeliningLegality):
         for position, op in enumerate(segment):
             if op.name != "load" or op.attrs.get("volatile") or self.size(op) > LINE:
                 continue
-            behind = self.behind(op, segment)
-            if behind is None or any(set(x.args) & set(loop.results) for x in (*behind, op)):
+            operand_slice = self.operand_slice(op, segment)
+            if operand_slice is None or any(set(x.args) & set(loop.results) for x in (*operand_slice, op)):
                 continue
             if not self.why_not_read_early(op, inside_of([loop, *segment[:position]])):
                 rows = op.result.type.shape[-1:] == (1,)
                 needs += (
                     self.size(op) if rows else max(1, op.result.type.size * op.result.type.dtype.bytes // OF_COLUMNS)
                 )
-                moved += [x for x in (*behind, op) if x not in moved]
+                moved += [x for x in (*operand_slice, op) if x not in moved]
         return moved, needs
 
     def grouped(self, block: Block) -> Block:
@@ -328,14 +328,14 @@ class EarlyLoads(PipeliningLegality):
             if op.name != "dot" and not op.blocks and op is not block.ops[-1]:
                 segment.append(op)
                 continue
-            ops = self.with_loads_together(ops, segment) if multiplied else ops + segment
+            ops = self.with_grouped_loads(ops, segment) if multiplied else ops + segment
             segment = []
             multiplied |= any(x.name == "dot" for x in within(op))
             inner = tuple(map(self.grouped, op.blocks)) if op.name == "if" else op.blocks
             ops.append(op.replace(blocks=inner) if inner != op.blocks else op)
         return block if tuple(ops) == block.ops else Block(block.args, tuple(ops))
 
-    def with_loads_together(self, before: list[Op], segment: Sequence[Op]) -> list[Op]:
+    def with_grouped_loads(self, before: list[Op], segment: Sequence[Op]) -> list[Op]:
         """The ops of a block up to the end of a segment. Its loads move to its head, if they are worth it. Few loads move before the
         product that precedes the segment, and are in flight during it."""
         left = min(256, REGISTERS // self.threads) - ROOM - self.liveness.most()
@@ -360,9 +360,9 @@ class EarlyLoads(PipeliningLegality):
         first: list[Op] = []
         for position, op in enumerate(body):
             if op.name == "load" and op.result.type.shape and self.is_movable(op, body[:position]):
-                behind = self.behind(op, body)
-                if behind is not None:
-                    first += [x for x in (*behind, op) if x not in first]
+                operand_slice = self.operand_slice(op, body)
+                if operand_slice is not None:
+                    first += [x for x in (*operand_slice, op) if x not in first]
         while first and first[-1].name != "load":
             first.pop()
         return first, sum(self.size(op) for op in first if op.name == "load" and op.result.type.shape)
@@ -379,7 +379,7 @@ class EarlyLoads(PipeliningLegality):
         self.notes(last, f"all loads of {where} are in flight at once, in {counted(needs, 'register')} per thread")
         return [*first[:-1], last]
 
-    def behind(self, load: Op, body: Sequence[Op]) -> list[Op] | None:
+    def operand_slice(self, load: Op, body: Sequence[Op]) -> list[Op] | None:
         """The ops of a body from which the operands of a load are computed, in order; None if one of them cannot move to its head. They are
         arithmetic, and loads of indices of several elements. Gathers of single elements are narrow loads, which are in flight anyway."""
         wanted: set[Value] = set(load.args)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from blocknb.analysis.effects import looked_at
+from blocknb.analysis.effects import result_is_used
 from blocknb.ir.build import Rebuild, rebuild
 from blocknb.ir.core import Block, Func, Op, Value, is_volatile, uses, within
 from blocknb.language.ops import ATOMICS, LOOPS
@@ -65,7 +65,7 @@ def memory_order(func: Func, target: Target, notes: Notes) -> Func:
         old: str = op.attrs.get("sem", "")
         if op.id in waited and op.name != "asm":
             sem = "acquire" if op.name == "load" else ACQUIRING.get(old, old)
-        elif op.name in ATOMICS and not looked_at(op, users) and op.id not in observed:
+        elif op.name in ATOMICS and not result_is_used(op, users) and op.id not in observed:
             sem = NOT_ACQUIRING.get(old, old)
         else:
             return NotImplemented
@@ -91,7 +91,7 @@ def memory_order(func: Func, target: Target, notes: Notes) -> Func:
 def observes(op: Op, users: Mapping[Value, object]) -> bool:
     """Whether an op can observe an effect of another running program."""
     if op.name in ATOMICS:
-        return looked_at(op, users)
+        return result_is_used(op, users)
     return is_volatile(op) or (op.name == "asm" and not op.attrs["pure"])
 
 

@@ -63,13 +63,13 @@ def range_based_float_simplification(func: Func, target: Target, notes: Notes) -
                 return NotImplemented
             low, high = magnitudes.bounds(old.args[1])
             apart = (SAFE[0] <= low and high <= SAFE[1]) or (-SAFE[1] <= low and high <= -SAFE[0])
-            if not apart and not magnitudes.is_whole(old.args[1]):
+            if not apart and not magnitudes.is_integer_valued(old.args[1]):
                 return NotImplemented
             new = revised(op, attrs={**op.attrs, "normal": True})
             what = f"lies between {low:g} and {high:g}" if apart else "is a whole number"
             text = f"the divisor {what}: multiplies by its reciprocal instead of dividing"
         else:
-            least = magnitudes.invisible(old.result)
+            least = magnitudes.negligible_magnitude(old.result)
             if least < TINY and op.name == "exp":
                 return NotImplemented
             new = revised(op, attrs={**op.attrs, "flush_denormals": True})

@@ -125,7 +125,7 @@ class DirectOperands:
             return 0
         if self.staged(dot) and "stacked" not in dot.attrs:
             return 0
-        load = next((load for load in self.loads_behind(dot.args[0]) if holds_few_bits(load, a)), None)
+        load = next((load for load in self.source_loads(dot.args[0]) if holds_few_bits(load, a)), None)
         if load is None:
             return 0
         elements = min(load.attrs.get("vec", 1), load.attrs["layout"].contiguous_registers(1))
@@ -158,7 +158,7 @@ class DirectOperands:
                 return 0
         return WIDENED
 
-    def loads_behind(self, value: Value) -> list[Op]:
+    def source_loads(self, value: Value) -> list[Op]:
         """The loads from which a value is computed. A value that a loop carries is computed as the first one."""
 
         def sources(value: Value) -> tuple[Value, ...]:

@@ -87,7 +87,7 @@ class WgmmaSelection:
         self.num_warps, self.defs = func.attrs["num_warps"], definitions(func)
         self.products, self.direct = made_of_dots(func), DirectOperands(func)
         self.kept = self.products | kept_in_registers(func, self.products)
-        self.along_m = {op.id for op in func.ops() if op.name == "dot" and self.crossing(op.args[0], 0)}
+        self.along_m = {op.id for op in func.ops() if op.name == "dot" and self.transposed_load(op.args[0], 0)}
         self.used = UsedColumns(func)
         self.transposed = dict(pair for op in func.ops() if op.name == "dot" for pair in self.loads_to_transpose(op))
 
@@ -132,11 +132,11 @@ class WgmmaSelection:
         if made is None:
             return
         for side in range(made.attrs["registers"], 2):
-            if found := self.crossing(dot.args[side], side):
+            if found := self.transposed_load(dot.args[side], side):
                 op, along_k = found
                 yield op.id, tables.crosswise(op.attrs["layout"].shape, along_k, self.num_warps)
 
-    def crossing(self, value: Value, side: int) -> tuple[Op, int] | None:
+    def transposed_load(self, value: Value, side: int) -> tuple[Op, int] | None:
         """The load of an fp32 operand that is contiguous along M or N in memory, and that axis of it; None for any other operand."""
         op, along_k = self.defs.get(value), 1 - side
         while op is not None and (op.name == "trans" or (side == 1 and computed(op))):

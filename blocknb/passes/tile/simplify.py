@@ -73,7 +73,7 @@ def simplify(func: Func, target: Target, notes: Notes) -> Func:
     return func
 
 
-def looks_for_undefined(func: Func) -> bool:
+def checks_masked_values(func: Func) -> bool:
     """Whether a launch looks for values of masked-off elements, so that a load must keep its `other`."""
     return "init" in parse_checks(func.attrs.get("checked"))
 
@@ -89,7 +89,7 @@ def rounds(func: Func, counts: dict[str, Counter], notes: Notes | None, only: st
     for _ in range(ROUNDS):
         rewriter = SimplifyRewriter(func, counts, notes, noted, only)
         func = rewriter.run()
-        if not rewriter.again:
+        if not rewriter.another_round:
             break
     return func
 
@@ -127,7 +127,7 @@ class SimplifyRewriter:
         self.at: Op | None = None
         self.moved: Counter[str] = Counter()  # moved out of the block that was rebuilt last
         self.changed = False
-        self.again = False  # a change may enable further changes in earlier ops
+        self.another_round = False  # a change may enable further changes in earlier ops
 
     def run(self) -> Func:
         scope = self.block(self.func.body.ops, transparent=False)
@@ -228,7 +228,7 @@ class SimplifyRewriter:
             case name if name in REDUCTIONS:
                 op = self.with_blocks(op, [self.combine(block) for block in op.blocks])
                 self.replaced(op, self.place(op))
-            case _ if self.theirs(op):
+            case _ if self.of_another_pass(op):
                 self.append(op, len(self.scopes) - 1)
                 if OPS[op.name].pure:
                     self.scopes[-1].seen.setdefault(_key(op), op.results)
@@ -236,7 +236,7 @@ class SimplifyRewriter:
                 found = identity(op, self)
                 self.replaced(op, self.place(op) if found is None else (found,))
 
-    def theirs(self, op: Op) -> bool:
+    def of_another_pass(self, op: Op) -> bool:
         """Whether an op belongs to another pass, so that this run must not simplify it."""
         return self.only is not None and op.origin != self.only
 
@@ -281,7 +281,7 @@ class SimplifyRewriter:
     def access(self, op: Op) -> None:
         """Simplifies known masks, and removes an `other` that equals the default."""
         first = 1 if op.name == "load" else 2
-        if len(op.args) <= first or self.theirs(op):
+        if len(op.args) <= first or self.of_another_pass(op):
             self.append(op, len(self.scopes) - 1)
             return
         known = self.constant(op.args[first])
@@ -297,7 +297,7 @@ class SimplifyRewriter:
             return
         elif op.name == "load" and len(op.args) > 2:
             other = self.constant(op.args[2])
-            if other is not None and other == 0 and str(other) != "-0.0" and not looks_for_undefined(self.func):
+            if other is not None and other == 0 and str(other) != "-0.0" and not checks_masked_values(self.func):
                 op, self.changed = op.replace(args=op.args[:2]), True  # zero is the default for masked-off elements
         self.append(op, len(self.scopes) - 1)
 
@@ -305,7 +305,7 @@ class SimplifyRewriter:
         known = self.constant(op.args[0])
         if known is not None:
             self.note(op, f"the condition is always {'true' if known else 'false'}: one arm stays")
-            self.changed = self.again = True
+            self.changed = self.another_round = True
             taken = op.blocks[0 if known else 1]
             for inner in taken.ops[:-1]:
                 self.one(inner)
@@ -317,25 +317,25 @@ class SimplifyRewriter:
         for value, a, b in zip(kept, blocks[0].terminator.args, blocks[1].terminator.args, strict=True):
             if a is b and self.level[a] <= outside:
                 self.mapping[value] = a
-                self.changed = self.again = True
+                self.changed = self.another_round = True
 
     def loop(self, op: Op) -> None:
         bounds = [self.constant(a) for a in op.args[:3]]
         if None not in bounds and bounds[2] and len(range(*bounds)) == 0:
             self.note(op, "the loop never runs: removed")
-            self.changed = self.again = True
+            self.changed = self.another_round = True
             self.replaced(op, op.args[3:])
             return
         body = op.blocks[0]
         for arg, init, after, result in zip(body.args[1:], op.args[3:], body.terminator.args, op.results, strict=True):
             if after is arg and (self.uses[arg] > 1 or self.uses[result]):
                 self.mapping[arg] = self.mapping[result] = init
-                self.changed = self.again = True
+                self.changed = self.another_round = True
                 self.note(op, "a carried value never changes: used directly")
         block = self.rebuilt(body, True)
         op = self.with_blocks(op, [block])
         self.append(op, len(self.scopes) - 1)
-        self.tell_moved(op)
+        self.note_moved(op)
 
     def repeat(self, op: Op) -> None:
         blocks, moved = [], Counter[str]()
@@ -345,7 +345,7 @@ class SimplifyRewriter:
         self.moved = moved
         op = self.with_blocks(op, blocks)
         self.append(op, len(self.scopes) - 1)
-        self.tell_moved(op)
+        self.note_moved(op)
 
     def combine(self, block: Block) -> Block:
         """Copies the combine block of a reduction, with replaced outside values."""
@@ -364,7 +364,7 @@ class SimplifyRewriter:
     def with_blocks(self, op: Op, blocks: Sequence[Block]) -> Op:
         return op if identical(blocks, op.blocks) else op.replace(blocks=tuple(blocks))
 
-    def tell_moved(self, op: Op) -> None:
+    def note_moved(self, op: Op) -> None:
         if self.moved:
             names = ", ".join(f"{n} {name}" if n > 1 else name for name, n in self.moved.most_common())
             self.note(op, f"moved out of the loop: {names}")

@@ -1,6 +1,6 @@
 """Arithmetic in NumPy, by which the rows of elementwise ops and the interpreter compute.
 
-A meaning is a function `(attrs, result dtype, *arrays)` of arrays of one shape. Floats follow IEEE 754 and integers wrap, without
+An elementwise op is a function `(attrs, result dtype, *arrays)` of arrays of one shape. Floats follow IEEE 754 and integers wrap, without
 warnings. Transcendental functions are computed in float64 and rounded once, so that tests can compare with them.
 """
 
