@@ -35,7 +35,7 @@ import numpy as np
 
 from blocknb.layouts import gf2
 from blocknb.layouts.linear import Layout, collect, distribute
-from blocknb.layouts.shared import SharedLayout, matrix_cost, row_major, swizzled, vector_cost
+from blocknb.layouts.shared import SharedLayout, keeps_sectors, matrix_cost, row_major, swizzled, vector_cost
 
 # Rough cycles on an SM, whose warps share one shuffle and shared-memory pipe.
 SELECT_CYCLES = 2  # of a warp: a partition of the SM selects 16 lanes per cycle
@@ -45,7 +45,6 @@ SELECT_CYCLES = 2  # of a warp: a partition of the SM selects 16 lanes per cycle
 SHUFFLE_CYCLES = 2
 PARTITIONS = 4  # of an SM; a warp stays in one
 SHUFFLE_LATENCY = 25
-VECTOR_BYTES = 16  # of the asynchronous copies that bypass the L1 cache
 SHARED_LATENCY = 90  # a store and a load of 25 to 30 cycles each, and the barriers around them
 
 
@@ -444,22 +443,6 @@ def choose_shared(
         return store + access_price(target, shared, element_bits, load_matrix), split
 
     return min(dict.fromkeys(candidates or [row_major(source.shape)]), key=cost)
-
-
-def keeps_sectors(source: Layout, shared: SharedLayout, element_bits: int) -> bool:
-    """Whether a buffer has the two vectors of 16 bytes of each sector of the L2 cache in one aligned run of 32 bytes.
-
-    An asynchronous copy fetches a sector twice if its halves go to places apart: measured on an H200, where a product with blocks of 32
-    fetched 67.6 million sectors instead of 50.7 million, and took 0.30 ms instead of 0.19 ms.
-
-    `source` is the layout of a load. A load without such vectors counts as one that keeps its sectors.
-    """
-    chunk = (8 * VECTOR_BYTES // element_bits).bit_length() - 1
-    for bits in map(source.dim_bits, range(len(source.shape))):
-        if len(bits) > chunk and source.reg[:chunk] == tuple(1 << bit for bit in bits[:chunk]):
-            places = [shared.offset(1 << bit) for bit in bits[: chunk + 1]]
-            return places[:chunk] == [1 << i for i in range(chunk)] and places[chunk] < 2 << chunk
-    return True
 
 
 def _made_to_measure(source: Layout, target: Layout, element_bits: int) -> list[SharedLayout]:

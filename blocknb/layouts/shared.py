@@ -26,6 +26,7 @@ from blocknb.layouts.linear import Layout, format_shape, parse_shape
 WAVEFRONT_BYTES = 128
 BANKS = 32
 WORD_BYTES = 4
+VECTOR_BYTES = 16  # of the asynchronous copies that bypass the L1 cache
 
 
 @dataclass(frozen=True)
@@ -345,3 +346,19 @@ def stmatrix_plan(layout: Layout, shared: SharedLayout, element_bits: int) -> Ma
 def _combinations(positions: Sequence[int]) -> list[int]:
     """All masks over these bit positions, the first position counting fastest."""
     return gf2.combinations(1 << position for position in positions)
+
+
+def keeps_sectors(source: Layout, shared: SharedLayout, element_bits: int) -> bool:
+    """Whether a buffer has the two vectors of 16 bytes of each sector of the L2 cache in one aligned run of 32 bytes.
+
+    An asynchronous copy fetches a sector twice if its halves go to places apart: measured on an H200, where a product with blocks of 32
+    fetched 67.6 million sectors instead of 50.7 million, and took 0.30 ms instead of 0.19 ms.
+
+    `source` is the layout of a load. A load without such vectors counts as one that keeps its sectors.
+    """
+    chunk = (8 * VECTOR_BYTES // element_bits).bit_length() - 1
+    for bits in map(source.dim_bits, range(len(source.shape))):
+        if len(bits) > chunk and source.reg[:chunk] == tuple(1 << bit for bit in bits[:chunk]):
+            places = [shared.offset(1 << bit) for bit in bits[: chunk + 1]]
+            return places[:chunk] == [1 << i for i in range(chunk)] and places[chunk] < 2 << chunk
+    return True

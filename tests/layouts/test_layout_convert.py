@@ -9,9 +9,17 @@ from hypothesis import strategies as st
 from layout_strategies import layouts, shapes
 
 from blocknb.layouts import gf2, tables
-from blocknb.layouts.convert import choose_shared, keeps_sectors, plan, price
+from blocknb.layouts.convert import choose_shared, plan, price
 from blocknb.layouts.linear import Layout, collect, distribute
-from blocknb.layouts.shared import SharedLayout, ldmatrix_plan, matrix_cost, row_major, vector_access, vector_cost
+from blocknb.layouts.shared import (
+    SharedLayout,
+    keeps_sectors,
+    ldmatrix_plan,
+    matrix_cost,
+    row_major,
+    vector_access,
+    vector_cost,
+)
 
 FP16 = tables.find_mma("fp16", "fp32", 90)
 

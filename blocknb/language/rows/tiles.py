@@ -185,7 +185,7 @@ def reduce(types, attrs):
 
     IR:
         The block combines 2n scalars to n. With `keep`, the result holds one partial result for each warp along the axis. With `piece`,
-        the reduction emits its operands, that number of registers at a time. With `rematerialize`, ops that are have
+        the reduction emits its operands, that number of registers at a time. With `rematerialize`, ops that have
         `emit="rematerialized"` are emitted once more after it. With `scan`, it is the first half of the scan of that number, in whose order
         (`reverse`) it combines.
     """
