@@ -101,6 +101,14 @@ def test_a_gpus_peers_give_what_float64_gives_on_cpu_tensors(name: str, dtype: s
     assert row.configs == ({TRITON: found[0]} if found else {})
 
 
+def test_torchs_product_with_weights_of_4_bits_takes_bf16_only() -> None:
+    pytest.importorskip("torch")
+    session = MeasuringSession("gpu", (TORCH,), rounds=2, torch_device="cpu", clock=clock)
+    session.torch_device = "cuda"
+    found = {dtype: session.absent(TORCH, BENCHMARKS["skinny_int4"], dtype) for dtype in ("bf16", "fp16")}
+    assert found == {"bf16": "", "fp16": "none"}
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("name", [name for name in READY_MADE if BENCHMARKS[name].flops is None])
 def test_what_torch_compiles_gives_what_float64_gives(name: str) -> None:

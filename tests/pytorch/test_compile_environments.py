@@ -109,7 +109,7 @@ FOR_ITSELF = """
     assert len(blocknb.torch.kernels()) == before
     import torch._inductor.codegen.common as common
     from blocknb.torch.inductor import patches
-    left = [(m.__name__, n) for m in patches._modules() for n, a in patches.ANSWERS.items() if vars(m).get(n) is a]
+    left = [(m.__name__, n) for m in patches._modules() for n, a in patches.PATCHES.items() if vars(m).get(n) is a]
     assert not left, left
     assert "blocknb" not in getattr(common.device_codegens["cpu"].scheduling, "__module__", "")
 """

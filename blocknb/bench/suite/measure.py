@@ -199,8 +199,8 @@ class MeasuringSession:
             case _:
                 refuse_unknown([peer])
 
-    def absent(self, peer: str, benchmark: SuiteBenchmark) -> str:
-        """Why a peer does not measure a benchmark: "" if it does, and "none" if it does not implement it.
+    def absent(self, peer: str, benchmark: SuiteBenchmark, dtype: str) -> str:
+        """Why a peer does not measure a benchmark for a dtype: "" if it does, and "none" if it does not implement it.
 
         torch.compile is no peer of matrix products, and a copy only of those that name it. Triton needs a configuration to search."""
         if benchmark.flops is not None and peer in (COPY, COMPILED) and peer not in benchmark.peers:
@@ -213,8 +213,10 @@ class MeasuringSession:
             return ""
         if benchmark.name not in self.functions[peer]:
             return "none"
-        only_gpu = getattr(self.functions[peer][benchmark.name], "only_gpu", "")
-        return only_gpu if self.device == "cpu" or self.torch_device == "cpu" else ""
+        function = self.functions[peer][benchmark.name]
+        if self.device == "cpu" or self.torch_device == "cpu":
+            return getattr(function, "only_gpu", "")
+        return "" if dtype in getattr(function, "dtypes", (dtype,)) else "none"
 
     def make(self, dtype: str) -> Make:
         if self.device == "cpu":
@@ -376,7 +378,7 @@ def measure(
     before(bench)
     calls: dict[str, Call] = {}
     for peer in (OURS, *(peer for peer in session.columns(benchmark) if peer != CEILING)):
-        if reason := session.absent(peer, benchmark):
+        if reason := session.absent(peer, benchmark, case.dtype):
             row.problems[peer] = reason
             continue
         try:

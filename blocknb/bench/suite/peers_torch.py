@@ -124,6 +124,7 @@ class _Int4Weights:
     """torch's product with weights of 4 bits and bf16 activations. The first call brings the weights to torch's own order."""
 
     only_gpu = "left out: torch's operator for weights of 4 bits runs on GPUs only"
+    dtypes = ("bf16",)
 
     def __init__(self) -> None:
         self.of: Any = None
