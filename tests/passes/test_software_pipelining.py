@@ -220,7 +220,7 @@ def various(a, b, c, k, WAY: bl.constexpr):
             x = bl.load(a + row * 80 + bl.arange(0, 16)[None, :], volatile=False)
         elif WAY == "twice":
             x = bl.load(at)
-            total += x.to(bl.float32)
+            bl.store(c + row * 16 + column, x.to(bl.float32))  # the result replaces it after the loop
         else:
             x = bl.load(at)
             bl.store(at, x * 0)
@@ -250,7 +250,7 @@ def test_notes_explain_why_an_operand_is_not_pipelined(way: str, why: str) -> No
     a, b = arguments["a"].astype(float), arguments["b"].astype(float)
     if way == "other":
         a[:, 72:] = 1
-    expected = a @ b + (a.reshape(16, 5, 16).sum(axis=1) if way == "twice" else 0)
+    expected = a @ b
     for got in runs(func, arguments | {"a": arguments["a"].copy()}, (1,), interpreted=way != "written"):
         np.testing.assert_array_equal(got["c"], expected)
 
