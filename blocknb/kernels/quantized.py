@@ -64,8 +64,7 @@ class QuantizedTile(NamedTuple):
     def constants(self) -> dict[str, int]:
         """The constants of the kernel that this tile is for."""
         found = {"BM": self.rows, "BN": self.columns, "BK": self.depth}
-        ahead = self.ahead if self.num_stages == 1 else 0  # otherwise copies to shared memory run ahead
-        return found | ({"AHEAD": ahead, "WARPS": self.num_warps} if self.ahead else {})
+        return found | ({"AHEAD": self.ahead, "WARPS": self.num_warps} if self.ahead else {})
 
     @property
     def options(self) -> dict[str, int]:
@@ -377,9 +376,10 @@ def matmul_int4(
     keep = STREAMED if grid[2] == 1 else ""
     z = (0, 0) if zeros is None else strides(zeros)
     kernel = int4_by_warps if t.ahead else int4_kernel
+    staged = {"AHEAD": 0} if t.ahead and t.num_stages > 1 else {}  # copies to shared memory run ahead
     kernel[grid](
         x, w, scales, zeros, out, parts, tickets, m, n, k, k // 2, length, strides(x)[0], strides(w)[0], *strides(scales), *z,
-        strides(out)[0], SPLITS=grid[1], GROUP=group, KEEP=keep, **t.constants, **t.options,
+        strides(out)[0], SPLITS=grid[1], GROUP=group, KEEP=keep, **t.constants | staged, **t.options,
     )  # fmt: skip
     return out
 
