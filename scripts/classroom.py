@@ -1,19 +1,19 @@
 """Runs a notebook in many Jupyter kernels at once, as a class on one machine does: `python scripts/classroom.py --kernels 30`.
 
 Every kernel has a private cache, history and temporary folder of its own, as each user of a JupyterHub has. The script starts all kernels,
-waits until the last one is ready, runs the notebook in all of them, sends SIGKILL to them alone, and prints
+waits until the last one is ready, and runs the notebook in all of them. Then it sends SIGKILL to the kernels alone, and prints
 
 - the memory of kernels, compiler workers and their tools, at its peak and at the end;
 - the average kernel's RSS, PSS and private memory;
 - the wall time, and the CPU time of all these processes;
 - the median and the slowest time of each cell, as the learners wait for it;
-- the processes that are left two seconds after the kill, and the files: those in the folders of the learners that nothing reads again, and
-  new ones in /dev/shm and in the temporary folder of the system;
+- the processes that are left two seconds after the kill;
+- the files that are left: temporary ones of the learners, and new ones in /dev/shm and in the temporary folder of the system;
 - with `--shared`, how many compiled kernels of the shared cache a learner had to compile anyway.
 
 Memory is the sum of proportional set sizes (PSS). In it, a page that n processes share counts 1/n for each of them. `--shared` first builds
-a shared cache of the notebook (`blocknb cache build`), which all kernels read. The exit status is 1 if a kernel did not run all cells, if
-something is left, or if the shared cache was not used or was changed. Linux only.
+a shared cache of the notebook (`blocknb cache build`), which all kernels read. The exit status is 1 if a kernel did not run all cells, or
+if something is left. It is also 1 if the shared cache was not used or was changed. Linux only.
 
 The script is the "child subreaper" of its processes (prctl(2)): the kernel of Linux makes it the parent of each process whose parent has
 ended. So it finds all of them, also those that leave their process group or clear their environment.
@@ -127,7 +127,7 @@ class Observer:
         while not self._ended.wait(INTERVAL_S):
             try:
                 now = self.sample()
-            except Exception as error:  # reported, because a thread would end without a word
+            except Exception as error:  # reported, because a thread would end without a message
                 self.error = f"{type(error).__name__}: {error}"
                 return
             self.most_processes = max(self.most_processes, len(now.pss))

@@ -86,6 +86,15 @@ def test_tickets_are_zero_after_a_split_product():
     assert quantized._tickets and not any(tickets.any() for tickets in quantized._tickets.values())
 
 
+@pytest.mark.parametrize("stages", [1, 4])
+def test_a_tile_with_stages_and_steps_ahead_multiplies_both_kinds_of_weights(stages):
+    tile = QuantizedTile(16, 64, 128, 1, 2, 4, stages)
+    x, scales = np.ones((2, 1024), np.float16), np.ones(64, np.float32)
+    assert (ready.matmul_int8(x, np.ones((64, 1024), np.int8), scales, tile=tile) == 1024).all()
+    w, groups = np.full((64, 512), 0x99, np.uint8), np.ones((64, 8), np.float16)
+    assert (ready.matmul_int4(x, w, groups, tile=tile) == 1024).all()
+
+
 def test_plans_give_every_multiprocessor_a_program_and_pad_few_rows():
     for m, rows in ((1, 8), (9, 16), (33, 64)):
         for n, k in ((4096, 4096), (14336, 4096), (4096, 14336)):

@@ -82,8 +82,9 @@ def check(make: Make, m: int, n: int, k: int, rounds: int) -> Row:
 
 
 def wrong_results(make: Make, exact: Any, out: Any, calls: Mapping[str, Callable[[], Any]]) -> list[str]:
-    """The names of the calls that do not write the product to `out`: NaN remains, an element differs by more than ATOL + RTOL times
-    itself, or the norm of all differences exceeds NORM."""
+    """The names of the calls that do not write the product to `out`.
+
+    Their result has NaN, or an element that differs by more than ATOL + RTOL times itself, or its differences exceed NORM in total."""
     xp, found = make.xp, []
     norm = float(xp.sqrt(xp.sum(exact * exact)))
     for name, call in calls.items():

@@ -64,9 +64,9 @@ class OpAccesses:
 
 @dataclass
 class AccessLog:
-    """What the followed programs did. `programs` are their numbers, ascending; `executed` counts per program of the grid the accesses
-    that it reached, and `active` those with a lane that is on. `unknown` lists
-    programs that failed; `foreign` is the first access to memory that no argument describes, which ends the log."""
+    """The accesses of the followed programs. `programs` are their numbers, ascending. For each program of the grid, `executed` counts the
+    accesses that it reached, and `active` those with a lane that is on. `unknown` lists programs that failed. `foreign` is the first access
+    to memory that no argument describes, which ends the log."""
 
     launch: MemoryLaunch
     how: str = "static"

@@ -13,9 +13,8 @@ import blocknb.language as bl
 from blocknb.kernels.rows import matrix, rows_with_weights, tile, vector
 from blocknb.kernels.strides import contiguous, on_host, strides
 
-EARLY_BYTES = (
-    32 * 64
-)  # per warp: 16 registers per thread of weight and bias, which leave room for as many CTAs on an H200
+#: Per warp: 16 registers per thread of weight and bias. On an H200, as many CTAs run at once with them.
+EARLY_BYTES = 32 * 64
 
 
 @blocknb.kernel

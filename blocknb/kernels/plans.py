@@ -26,9 +26,8 @@ MOST_SPLITS = 12
 #: Microseconds. All candidates take FIXED: it is there for comparisons with measured times, which contain an empty launch.
 FIXED = 5.2
 ROW_READ = 0.95e-3  # of a multiprocessor that reads a row of a tile, a whole line of 128 bytes, from the L2 cache, if all of them read
-LINE_READ = (
-    1.274e-3  # the same for one of the two lines of a row that begins inside of a line, and for any line of PARTS
-)
+#: The same for one of the two lines of a row that begins inside of a line, and for any line of PARTS.
+LINE_READ = 1.274e-3
 READ_ALONE = 0.455  # the share of that time if few others read
 READ_TOGETHER = 0.66  # the share of that time if the two CTAs of a cluster read the line together
 READ_APART = 1.15  # the same for a line that only one CTA of a cluster reads: the other one waits (an H100, 3000 cubed)

@@ -3,7 +3,7 @@
 Decoding with a language model is such a product. It reads all weights for a few rows of activations, so memory bandwidth limits it. The
 kernels compute the transposed result, weights @ activations.T. For up to 16 rows, the weights are the first operand of mma.sync. Each
 thread loads 16 bytes of them into its fragments and converts them there. The warps of a program split K, and add their sums in shared
-memory. A register of a fragment holds two weights. Of 4 bits, it holds weights i and i + 4 of a 32-bit word, which are 16 bits apart. One
+memory. A register of a fragment holds two weights. For 4 bits, they are weights i and i + 4 of a 32-bit word, 16 bits apart. One
 instruction extracts both (Frantar et al., "MARLIN", 2024). More rows use wgmma. If there are few tiles, programs split K, too, so that
 every SM reads. The last program of a tile adds the partial sums in the order of K.
 
@@ -64,8 +64,7 @@ class QuantizedTile(NamedTuple):
     def constants(self) -> dict[str, int]:
         """The constants of the kernel that this tile is for."""
         found = {"BM": self.rows, "BN": self.columns, "BK": self.depth}
-        ahead = self.ahead if self.num_stages == 1 else 0  # otherwise copies to shared memory run ahead
-        return found | ({"AHEAD": ahead, "WARPS": self.num_warps} if self.ahead else {})
+        return found | ({"AHEAD": self.ahead, "WARPS": self.num_warps} if self.ahead else {})
 
     @property
     def options(self) -> dict[str, int]:
@@ -210,8 +209,9 @@ def int4_step(
 
 @blocknb.kernel
 def weights_in_pairs(y, z, dtype: bl.constexpr, WITH_ZEROS: bl.constexpr):
-    """The weights minus their zero points in a tile of words (columns, BK / 8); the integers are exact. The eight of a word are in the
-    order 0, 4, 1, 5, 2, 6, 3, 7: neighbours are 16 bits apart in the word, so that one mask extracts both."""
+    """The weights minus their zero points in a tile of words (columns, BK / 8); the integers are exact.
+
+    The eight weights of a word are in the order 0, 4, 1, 5, 2, 6, 3, 7. Neighbours are 16 bits apart, so one mask extracts both."""
     y = bl.join(y, y >> 8)
     y = bl.join(y, y >> 4)
     y = bl.join(y, y >> 16)
@@ -377,9 +377,10 @@ def matmul_int4(
     keep = STREAMED if grid[2] == 1 else ""
     z = (0, 0) if zeros is None else strides(zeros)
     kernel = int4_by_warps if t.ahead else int4_kernel
+    staged = {"AHEAD": 0} if t.ahead and t.num_stages > 1 else {}  # copies to shared memory run ahead
     kernel[grid](
         x, w, scales, zeros, out, parts, tickets, m, n, k, k // 2, length, strides(x)[0], strides(w)[0], *strides(scales), *z,
-        strides(out)[0], SPLITS=grid[1], GROUP=group, KEEP=keep, **t.constants, **t.options,
+        strides(out)[0], SPLITS=grid[1], GROUP=group, KEEP=keep, **t.constants | staged, **t.options,
     )  # fmt: skip
     return out
 

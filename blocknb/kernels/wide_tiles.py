@@ -1,6 +1,6 @@
 """Products in tiles whose columns are no power of two, such as 208: the tile in registers is wider than the tile of the result.
 
-The sizes of tiles are powers of two, so a tile of 128 by 208 is the first 208 columns of a product of 128 by 256. The kernel stores them
+The sizes of tiles are powers of two. So a tile of 128 by 208 is the first 208 columns of a product of 128 by 256. The kernel stores them
 block by block: 128, 64 and 16 columns, which `tl.split` takes out of the product. The compiler sees that nothing uses the other columns,
 and wgmma does not compute them. More widths of tiles let more shapes fill whole waves of CTAs.
 """
@@ -62,7 +62,7 @@ def store_rows(c, m, n, c_step, c_column, row, column, total):
 
 @blocknb.kernel
 def store_part(c, m, n, c_step, c_column, row, column, total, WIDTH: bl.constexpr, AXIS: bl.constexpr = 1):
-    """Stores the first WIDTH columns (AXIS 1) or rows (AXIS 0) of a tile of the (m, n) result, in blocks of a power of two of them."""
+    """Stores the first WIDTH columns (AXIS 1) or rows (AXIS 0) of a tile of the (m, n) result. A block has a power of two of them."""
     rest, at = total, 0
     if WIDTH == total.shape[AXIS]:
         if AXIS:
@@ -130,8 +130,9 @@ def matmul_high_kernel(
 
 
 def by_wide_tiles(p: MatmulProblem, t: TileShape, group: int, swapped: bool = False) -> Any:
-    """Computes a single non-empty product of described operands with tiles of t.m by t.n, one of which need not be a power of two: t.n, or
-    with `swapped`, which computes the transposed result, t.m; up to 256. Returns the result."""
+    """Computes a single non-empty product of described operands with tiles of t.m by t.n, and returns its result.
+
+    t.n may be any multiple of 16 up to 256. With `swapped`, the kernel computes the transposed result, and t.m may be such a multiple."""
     given, named = arguments(p)
     named |= {"BLOCK_K": t.k, "CLUSTER": t.cluster, **t.options}
     grid = (programs(p.m, p.n, t),)

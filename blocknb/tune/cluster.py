@@ -38,7 +38,7 @@ from blocknb.tune.tuning import MEASURED, Tuning, as_keywords
 MOST = 16  # configurations of a task, which a killed worker loses
 SHARE = 4  # tasks per worker, so that fast and slow workers end together
 POLL_SECONDS = 0.5  # seconds between two looks at the list of workers
-BROADCAST_RATIO = 0.9  # workers hear of a better median if it is better by so much
+BROADCAST_RATIO = 0.9  # workers hear of a median below this multiple of the best one that they know
 FETCHING = 5.0  # seconds for the result of a finished task
 KEEPING = 10.0  # seconds in which workers write the choice
 KEPT = 2**20  # bytes of a parcel that goes through the scheduler, where Dask is slow with large data

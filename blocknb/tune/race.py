@@ -39,7 +39,7 @@ FINALISTS, FINAL = 4, 10  # configurations in the final, and their number of rou
 #: (rounds, factor, milliseconds): after these rounds, a configuration is hopeless if it exceeds the best time by both. A smaller
 #: difference costs little to measure further, and a busy host adds as much to a launch.
 LIMITS = ((2, 3.0, 50.0), (4, 1.25, 0.0), (10, 1.1, 0.0))
-ROUNDS_PER_OUTLIER = 8  # one of so many rounds may contradict the others
+ROUNDS_PER_OUTLIER = 8  # one round in this number may contradict the others
 #: Bytes of spills per thread, in loads and stores, above which a configuration is not tried: the size of a thread's registers.
 SPILLS = 1024
 QUANTILES = (0.5, 0.2, 0.8)
@@ -157,7 +157,7 @@ class Race:
                 gpu=gpu is not None,
                 rounds=max(ROUNDS - whole, 1),
                 warmup=self.warmups,
-                # No `seconds`: the judge looks at the clock.
+                # No `seconds`: the RoundScheduler looks at the clock.
                 warmup_seconds=warmup * len(named) / 1e3,
                 clock=lambda entrant: float(entrant.timed(device)),  # type: ignore[attr-defined]
                 going=RoundScheduler(self, named, before, self.share * rep * len(named) / 1e3, step),

@@ -161,6 +161,18 @@ test('a document after one that cannot be read is shown', async () => {
   expect(renderer.node.querySelectorAll('.bnb-card').length).toBe(1);
 });
 
+test('a document that comes while its predecessor is rendered stays', async () => {
+  const { renderer, show } = output(kernel([]));
+  const widget = { model: 'w', root: { box: 'vertical', children: [] }, documents: [] };
+  for (const slow of [{ schema: 1e6 }, document_(null, { widget } as never)]) {
+    const before = show(slow);
+    await show(document_(null));
+    await before;
+    expect(renderer.node.querySelectorAll('.bnb-card').length).toBe(1);
+    expect(renderer.node.children.length).toBe(1);
+  }
+});
+
 test('a page that removes a card closes its comm, and does not call that a lost kernel', async () => {
   const running = kernel(['first']);
   const { renderer, show } = output(running);

@@ -1,4 +1,4 @@
-"""A softmax of a row in several tiles: the sum of its exponentials is at least one if the sum has the tiles of the maximum."""
+"""A softmax of a row in several tiles. The sum of its exponentials is at least one if it has the tiles of the maximum."""
 
 from __future__ import annotations
 

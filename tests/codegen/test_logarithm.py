@@ -1,4 +1,4 @@
-"""The logarithm: its error and its special values on a CPU, whose formula a GPU shares, and what a GPU executes for it and for powers."""
+"""The logarithm: its error and its special values on a CPU, whose formula a GPU shares. Also the GPU instructions for it and for powers."""
 
 from __future__ import annotations
 

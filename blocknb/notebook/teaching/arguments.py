@@ -48,7 +48,7 @@ _footprints: weakref.WeakKeyDictionary[Specialisation, Footprint] = weakref.Weak
 
 
 def footprint_of(kernel: Any, made: Specialisation) -> Footprint:
-    """The footprint of the newest launch, with an OrderedAccount. It is made once. Raises KernelError."""
+    """The footprint of the newest launch, with an OrderedAccessLog. It is made once. Raises KernelError."""
     if (known := _footprints.get(made)) is None:
         launch = memory_launch(kernel, made.grid, (), arguments_of(kernel, made))
         known = _footprints[made] = footprint(launch, BUDGET, OrderedAccessLog)

@@ -51,6 +51,8 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
   private shown: Document | null = null;
   /** The rendered document as JSON. */
   private rendered = '';
+  /** The number of calls of `renderModel`. A call that waited shows nothing if another one came meanwhile. */
+  private renderings = 0;
   /** Whether the card lost its kernel. */
   private disconnected = false;
   private cell: CellState | null = null;
@@ -76,9 +78,11 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
     this.model = model;
+    const rendering = ++this.renderings;
     const doc = model.data[MIME] as unknown;
     if (!readable(doc)) {
       this.removeCard();
+      this.removeWidget();
       this.rendered = '';
       await this.renderStatic(model);
       return;
@@ -87,7 +91,7 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
       this.removeCard();
       this.rendered = '';
       const { WidgetOutput } = await import('./widget_output'); // most notebooks have no widgets
-      if (!this.isDisposed) {
+      if (!this.isDisposed && rendering === this.renderings) {
         this.widget ??= new WidgetOutput(this, () => this.panel);
         this.widget.render(doc, model);
       }
@@ -118,8 +122,7 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
       this.card.update(doc);
     } else {
       this.removeCard();
-      this.widget?.dispose();
-      this.widget = null;
+      this.removeWidget();
       this.card = mount(this.node, doc, this.host(doc));
       if (this.isAttached) {
         this.settle(doc);
@@ -141,6 +144,11 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
     this.disconnect();
     this.card?.dispose();
     this.card = this.shown = null;
+  }
+
+  private removeWidget(): void {
+    this.widget?.dispose();
+    this.widget = null;
   }
 
   /** Closes the connection to the kernel's card. The next document is not one that lost its kernel. */
@@ -183,7 +191,7 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
     this.session?.kernelChanged.disconnect(this.reconnect, this);
     window.clearTimeout(this.timer);
     this.removeCard();
-    this.widget?.dispose();
+    this.removeWidget();
     super.dispose();
   }
 
@@ -331,7 +339,10 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
   private async renderStatic(model: IRenderMime.IMimeModel): Promise<void> {
     const mime = model.data['text/html'] ? 'text/html' : 'text/plain';
     const renderer = this.app.rendermime.createRenderer(mime);
+    const { renderings } = this;
     await renderer.renderModel(model);
-    this.node.replaceChildren(renderer.node);
+    if (!this.isDisposed && renderings === this.renderings) {
+      this.node.replaceChildren(renderer.node);
+    }
   }
 }
