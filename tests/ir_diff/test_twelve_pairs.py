@@ -50,7 +50,7 @@ STAGES = {
     "simplify": (
         ("boxed_fp16", "sm_90a", "simplify"),
         [
-            "46 ops moved out of the loop at line 114: 10 `cast`, 7 `splat`, 6 `broadcast`, 5 `expand_dims`, 4 `mul`, 4 `add`, and 10 more",
+            "46 ops moved out of the loop at line 116: 10 `cast`, 7 `splat`, 6 `broadcast`, 5 `expand_dims`, 4 `mul`, 4 `add`, and 10 more",
             "49 ops were merged with an equal op: 13 `cast`, 9 `arange`, 8 `const`, 6 `splat`, 3 `expand_dims`, 3 `add`, and 7 more",
         ],
     ),

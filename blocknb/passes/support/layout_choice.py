@@ -33,7 +33,6 @@ from blocknb.passes.support.layout_facts import (
 )
 from blocknb.passes.support.layout_groups import LayoutGroups
 from blocknb.passes.support.mixed_sizes import widen_mixed
-from blocknb.passes.support.spread_lines import line_layout
 from blocknb.passes.support.tile_views import MOVING, POINTWISE, VIEWS, moved_layout, operand_layout
 from blocknb.passes.tile.select_mma import loaded_operands, operand_layouts, vectors_first
 
@@ -220,8 +219,7 @@ class LayoutChoice:
                 layout = self.reduction_layout(op)
                 for result in op.results if op.results[0].type.shape else ():
                     if result not in self.groups.sorted_lines:
-                        made = line_layout(self, result, layout.slice(op.attrs["axis"]))
-                        self.layouts.setdefault(self.groups.find(result), made)
+                        self.layouts.setdefault(self.groups.find(result), layout.slice(op.attrs["axis"]))
         self.settle_backwards(self.func.body)
         self.settle_forwards(self.func.body)
         for value in values:
@@ -260,9 +258,9 @@ class LayoutChoice:
             for view in reversed(views):
                 layout = moved_layout(view, layout)
             self.products |= {layout.slice(axis)} if split else set()
-            for result in set(op.results) - self.groups.sorted_lines:
+            for result in (x for x in op.results if x not in self.groups.sorted_lines):
                 weight = (2 if split else 1) * iterations * result.type.size * value.type.dtype.bytes
-                self.groups.propose(result, weight, line_layout(self, result, layout.slice(axis)))
+                self.groups.propose(result, weight, layout.slice(axis))
 
     def propose_sums(self, consumers: Users) -> None:
         """Proposes the layout of a loop's reduction for the sum that it is added to, where each thread reduces its elements. A conversion

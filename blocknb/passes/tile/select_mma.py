@@ -71,20 +71,22 @@ def select_mma(func: Func, target: Target, notes: Notes) -> Func:
             notes(op, f"dot: fused multiply-adds instead of tensor cores: {why}", "missed")
             return NotImplemented
         a, _, c = (x.type for x in op.args)
-        run = direct.run(op)
+        loaded = direct.run(op)
         warps = tables.choose_warps(c.shape, func.attrs["num_warps"], instruction, rows_only=op.result in chained)
         if "stacked" in op.attrs:  # the frontend makes such a product for as many pairs of matrices as there are warps
             warps = func.attrs["num_warps"], 1
         layout = tables.accumulator(c.shape, instruction, warps)
         attrs = {**op.attrs, "instr": instruction.name, "layout": layout, "warps": warps}
-        if run := run or direct.widened_run(op):
+        if run := loaded or direct.widened_run(op):
             attrs["run"] = run
         new = revised(op, attrs=attrs)
         rebuild.builder.append(new)
         count = instruction.instructions(c.shape[0], c.shape[1], a.shape[1])
         split = f"{warps[0]} x {warps[1]} warps over {c.shape[0]} x {c.shape[1]}"
         text = f"dot: mma.sync.{instruction.name}, {count} per program ({split})"
-        if run:
+        if loaded:
+            text += f"; each thread loads {loaded} neighbours of A along K into their fragments"
+        elif run:
             text += f"; each thread has {run} neighbours along K, and converts them in registers"
         notes(new, text)
         return new.results
