@@ -22,7 +22,7 @@ from blocknb.learn.exercise import Case, Exercise, Mistake
 from blocknb.learn.running import Attempt, TimeUp, attempt, differs
 from blocknb.learn.structure import Nodes, contradicts, evidence, similarity
 
-SECONDS = 5.0  # of this thread, for all imitations together
+SECONDS = 5.0  # of this thread, for all mistakes together
 EACH = 4.0  # of one launch
 ENOUGH = 0.6  # of the step from the solution to a mistake that a source must have taken if its numbers say little
 MARGIN = 0.005  # by which a source must be closer to one mistake than to another
