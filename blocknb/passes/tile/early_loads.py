@@ -311,7 +311,8 @@ class EarlyLoads(PipeliningLegality):
             operand_slice = self.operand_slice(op, segment)
             if operand_slice is None or any(set(x.args) & set(loop.results) for x in (*operand_slice, op)):
                 continue
-            if not self.why_not_read_early(op, inside_of([loop, *segment[:position]])):
+            loads = [op, *(x for x in operand_slice if x.name == "load")]
+            if not any(self.why_not_read_early(x, inside_of([loop, *segment[:position]])) for x in loads):
                 rows = op.result.type.shape[-1:] == (1,)
                 needs += (
                     self.size(op) if rows else max(1, op.result.type.size * op.result.type.dtype.bytes // OF_COLUMNS)
