@@ -48,7 +48,7 @@ DURING = 16  # registers per thread for loads during a product outside of loops:
 OF_COLUMNS = 16  # bytes of a line of columns per register of a thread
 LINE = 4  # registers per thread of a line that is loaded before a loop and used after it
 FEW_DURING = 8  # registers per thread of two vectors that arrive while a product runs
-MOST_BETWEEN = 96  # the same after a product
+MOST_BETWEEN = 96  # registers per thread for loads after a product
 SHARED_FILE = 128  # registers per thread for live tiles: three CTAs of four warps share the register file of an SM
 SCALARS = 8  # registers per thread of short lines, which the estimate of live tiles counts
 #: Ops whose time hides that of loads, if enough warps are resident: with fewer of them, cross entropy of fp32 lost 6 %.
