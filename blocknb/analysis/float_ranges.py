@@ -173,7 +173,7 @@ class FloatRanges:
         return self._negligible[value]
 
     def _negligible_for_user(self, op: Op, place: int, depth: int) -> float:
-        """The `negligible_magnitude` magnitude that one user permits; the value is its operand number `place`."""
+        """The negligible magnitude that one user permits; the value is its operand number `place`."""
         if (op.blocks and op.name != "reduce") or len(op.results) != 1 or not op.result.type.dtype.is_float:
             return 0.0
         result = op.result

@@ -24,16 +24,20 @@ class UsedColumns:
         """One more than the last column of a product's result that an op uses; 0 if no op uses the result."""
         rows, columns = product.result.type.shape
         whole = np.broadcast_to(np.arange(columns), (rows, columns))
-        pending, seen, used = [(product.result, whole)], {product.result}, 0
+        pending, seen, used = [(product.result, whole)], {product.result: whole}, 0
         while pending:
             value, held = pending.pop()
             for op, at in self.users.get(value, ()):
-                if op.id == product.id and at == 2:
+                if op.id == product.id and at == 2 and held is whole:
                     continue  # column by column
                 found = self.moved(op, at, held)
-                used = max([used, *(int(held.max()) + 1 for _ in range(not found))])
-                pending += [(x, columns) for x, columns in found if x not in seen]
-                seen.update(x for x, _ in found)
+                used = max(used, 0 if found else int(held.max()) + 1)
+                for x, at_x in found:
+                    if x not in seen:
+                        pending.append((x, at_x))
+                    elif not np.array_equal(seen[x], at_x):  # it joins two parts of the result
+                        used = max(used, int(at_x.max()) + 1)
+                    seen.setdefault(x, at_x)
         return used
 
     def moved(self, op: Op, at: int, held: np.ndarray) -> list[tuple[Value, np.ndarray]]:

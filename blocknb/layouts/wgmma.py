@@ -56,6 +56,14 @@ def find(a: str, b: str, accumulator: str) -> MmaInstruction | None:
     return next(found, None)
 
 
+def least_columns(row: MmaInstruction, used: int) -> int:
+    """The columns of a row's narrowest instruction that computes the first `used` ones.
+
+    They are a multiple of 8. Above 24, instructions for integers have multiples of 16 (PTX ISA, "wgmma.mma_async", shapes)."""
+    unit = 2 * LEAST_COLUMNS if "int32" in row.accumulators and used > 3 * LEAST_COLUMNS else LEAST_COLUMNS
+    return max(LEAST_COLUMNS, -(-used // unit) * unit)
+
+
 def columns(row: MmaInstruction, n: int) -> MmaInstruction:
     """The instruction of a row for n columns of B."""
     return replace(row, n=n, name=f"wgmma.m{ROWS}n{n}k{row.k}")

@@ -31,6 +31,31 @@ def halves(a, b, c, n, k, WHOLE: bl.constexpr, FIRST: bl.constexpr, BIAS: bl.con
     store_part(c, 64, n, n, None, 0, 0, left if FIRST else right, 48)
 
 
+@blocknb.kernel
+def joined_halves(a, b, c, n, k):
+    """Adds the first half of the columns to the second one, which is taken from the result by an op of its own."""
+    rows, columns, inner = bl.arange(0, 64), bl.arange(0, 128), bl.arange(0, 64)
+    total = bl.zeros((64, 128), bl.float32)
+    for start in range(0, k, 64):
+        x = bl.load(a + rows[:, None] * k + start + inner[None, :])
+        y = bl.load(b + (start + inner[:, None]) * n + columns[None, :])
+        total = bl.dot(x, y, total)
+    _, right = bl.split(bl.permute(bl.reshape(total * 3, (64, 2, 64)), (0, 2, 1)))
+    left, _ = bl.split(bl.permute(bl.reshape(total + 1, (64, 2, 64)), (0, 2, 1)))
+    store_part(c, 64, n, n, None, 0, 0, left + right, 64)
+
+
+@blocknb.kernel
+def integer_columns(a, b, c, n, k, WIDTH: bl.constexpr):
+    rows, columns, inner = bl.arange(0, 64), bl.arange(0, 128), bl.arange(0, 64)
+    total = bl.zeros((64, 128), bl.int32)
+    for start in range(0, k, 64):
+        x = bl.load(a + rows[:, None] * k + start + inner[None, :])
+        y = bl.load(b + (start + inner[:, None]) + k * columns[None, :])
+        total = bl.dot(x, y, total)
+    store_part(c, 64, n, n, None, 0, 0, total, WIDTH)
+
+
 def products(compiled):
     func = next(stage for stage in compiled.trace.stages if stage.name == "simplify").after
     return [UsedColumns(func).of(op) for op in func.ops() if op.name == "dot"]
@@ -51,6 +76,20 @@ def test_used_columns_are_found_through_splits_and_elementwise_ops(options, used
     compiled = halves.compile(a, a, a, SIZE, SIZE, **chosen, num_warps=4, target="sm_90a")
     assert products(compiled) == [used]
     assert set(re.findall(r"wgmma\.mma_async\.\S+\.(m64n\d+)k16", compiled.asm["ptx"])) == {f"m64n{used}"}
+
+
+def test_halves_that_an_op_joins_are_both_used():
+    a = np.zeros((SIZE, SIZE), np.float16)
+    compiled = joined_halves.compile(a, a, a, SIZE, SIZE, num_warps=4, target="sm_90a")
+    assert products(compiled) == [128]
+
+
+@pytest.mark.parametrize(("width", "columns"), [(24, 24), (40, 48), (48, 48), (104, 112)])
+def test_integer_products_take_the_columns_that_their_instruction_has(width, columns):
+    a, c = np.zeros((SIZE, SIZE), np.int8), np.zeros((SIZE, SIZE), np.int32)
+    compiled = integer_columns.compile(a, a, c, SIZE, SIZE, WIDTH=width, num_warps=4, target="sm_90a")
+    assert set(re.findall(r"wgmma\.mma_async\.\S+\.(m64n\d+)k32", compiled.asm["ptx"])) == {f"m64n{columns}"}
+    assert compiled.asm["cubin"]
 
 
 def wide(width: int, transposed: bool = False, **options):

@@ -10,9 +10,11 @@ from kernels.base import Case, poison
 
 import blocknb
 import blocknb.language as bl
+from blocknb import passes
 from blocknb.ir.core import Func, Op
-from blocknb.layouts import convert
+from blocknb.layouts import convert, shared
 from blocknb.layouts.linear import Layout
+from blocknb.target import Target
 from blocknb.trace import Stage
 
 
@@ -216,3 +218,25 @@ def test_each_thread_holds_one_element_of_a_line_that_is_compared_step_by_step()
         low, high = (np.repeat(pairs[:, side : side + 1], 2, axis=1).ravel() for side in range(2))
         line = np.where(low > high, low + high - line, line)
     check(sorted_sums, func, arguments, out=line)
+
+
+@blocknb.kernel
+def converted_operand(x, w, out, copy, M: bl.constexpr, N: bl.constexpr):
+    """Stores operand B along its columns, which converts it, before the product reads it."""
+    m, n = bl.arange(0, M), bl.arange(0, N)
+    operand = bl.load(w + n[:, None] * N + n[None, :])
+    bl.store(copy + n[:, None] + n[None, :] * N, operand)
+    result = bl.dot(bl.load(x + m[:, None] * N + n[None, :]), operand)
+    bl.store(out + m[:, None] * N + n[None, :], result)
+
+
+def test_wgmma_reads_no_buffer_of_a_conversion(monkeypatch):
+    """That buffer may start anywhere, and no fence follows its store."""
+    monkeypatch.setattr(convert, "choose_shared", lambda source, *_, **__: shared.swizzled(source.shape, 16))
+    half = np.ones((128, 64), np.float16)
+    arguments = {"x": half, "w": half[:64], "out": poison((128, 64), np.float32), "copy": half[:64], "M": 128, "N": 64}
+    stages = passes.run(case(converted_operand).parse(arguments, num_warps=4), Target.parse("sm_90a"))[1]
+    func = after(stages, "lower_conversions")
+    allocations = {op.result: op for op in func.ops() if op.name == "alloc"}
+    (product,) = (op for op in func.ops() if op.name == "dot")
+    assert all(allocations[x].attrs.get("align") for x in product.args[:2])

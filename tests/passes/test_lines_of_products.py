@@ -35,6 +35,21 @@ def scaled_matmul(x, y, row, column, out, steps, M: tl.constexpr, N: tl.constexp
     tl.store(out + m[:, None] * N + n[None, :], total * rows * columns[None, :])
 
 
+@blocknb.kernel(do_not_specialize=["steps"])
+def chosen_row(x, y, at, row, out, steps, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, SAME: tl.constexpr):
+    """A loop of products, whose sum is scaled by a row. With SAME the loop stores the number of the row."""
+    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    total = tl.zeros((M, N), tl.float32)
+    for step in range(steps):
+        a = tl.load(x + m[:, None] * K + k[None, :] + step * M * K)
+        b = tl.load(y + k[:, None] * N + n[None, :] + step * K * N)
+        total += tl.dot(a, b)
+        if SAME:
+            tl.store(at, step)
+    scale = tl.load(row + tl.load(at) * N + n)
+    tl.store(out + m[:, None] * N + n[None, :], total * scale[None, :])
+
+
 @blocknb.kernel
 def swapped(x, ids, at: tl.constexpr, B: tl.constexpr):
     """Exchanges neighbours at a distance of `at`, so that the first is the smaller one; with their numbers."""
@@ -180,6 +195,17 @@ def test_a_line_is_converted_where_it_is_used():
 @pytest.mark.parametrize("same", [False, True])
 def test_lines_that_are_loaded_early_keep_their_results(same):
     keeps_results(scaled_matmul, matmul(same=same))
+
+
+@pytest.mark.parametrize(("same", "expected"), [(False, ["load", "load", "for"]), (True, ["for", "load", "load"])])
+def test_a_line_stays_after_the_loop_that_stores_its_index(same, expected):
+    half = ml_dtypes.bfloat16
+    arguments = {
+        "x": numbers(3, 16, 16, dtype=half), "y": numbers(3, 16, 128, dtype=half), "at": np.zeros(1, np.int32),
+        "row": numbers(3, 128), "out": np.full((16, 128), np.nan, np.float32), "steps": 3, "M": 16, "N": 128, "K": 16, "SAME": same,
+    }  # fmt: skip
+    assert places(after("early_loads", chosen_row, arguments, 2)) == expected
+    keeps_results(chosen_row, arguments, 2)
 
 
 def read(func: Func) -> list[str]:

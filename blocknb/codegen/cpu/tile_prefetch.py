@@ -122,7 +122,7 @@ class TilePrefetch(VersionPart):
 class PrefetchSchedule:
     """The prefetches of a microkernel that computes `tiles` register tiles, each in `depth` steps of k. All numbers are powers of two.
 
-    A register tile takes `parts` parts of its steps, and prefetches at the begin of each."""
+    A register tile takes `parts` parts of its steps, and prefetches at the start of each."""
 
     def __init__(self, code: InstructionBuilder, fetched: Sequence[NextTile], tiles: int, depth: int):
         self.code, self.fetched, self.tiles = code, fetched, tiles

@@ -304,10 +304,13 @@ class ConversionLowering(Rebuild):
                 ),
                 0,
             )
-        stored, key = self.operands.stored[-1], (source, layout, False)
-        if key not in stored:
-            stored[key] = self.store(source, layout, op.result.name or "conversion", align=align)
-        return stored[key], layout
+        stored = self.operands.stored[-1]
+        operand, conversion = ((source, layout, tf32) for tf32 in (False, None))
+        if operand in stored:
+            return stored[operand], layout
+        if conversion not in stored:
+            stored[conversion] = self.store(source, layout, op.result.name or "conversion", align=align)
+        return stored[conversion], layout
 
     def load_from(self, op: Op, buffer: Value, layout: SharedLayout) -> Value:
         target, bits = op.attrs["layout"], max(8, op.result.type.dtype.bits)

@@ -35,7 +35,8 @@ class OperandBuffers:
 
     def __init__(self, builder: Builder, store: StoreToBuffer):
         self.builder, self.store = builder, store
-        self.stored: list[dict[tuple[Value, SharedLayout, bool], Value]] = [{}]  # the last key: whether rounded to tf32
+        #: The last key: whether rounded to tf32, None for the buffer of a conversion. No fence follows its store, so wgmma cannot read it.
+        self.stored: list[dict[tuple[Value, SharedLayout, bool | None], Value]] = [{}]
 
     def open(self) -> None:
         """Enters a nested block."""
@@ -71,15 +72,15 @@ class OperandBuffers:
         for i, value in enumerate(op.args[:2]):
             kind = value.type
             layout = swizzled_rows(kind.shape, kind.dtype.bits) if whole or i == 0 else row_major(kind.shape)
-            buffer = self.known(value, layout, False)
+            buffer = self.known(value, layout, False) or self.known(value, layout, None)
             if buffer is None:
                 buffer = self.store(value, layout, f"dot operand {'ab'[i]}")
                 self.stored[-1][value, layout, False] = buffer
             buffers.append(buffer)
         return buffers
 
-    def known(self, value: Value, layout: SharedLayout, tf32: bool) -> Value | None:
-        """The buffer in which an operand is stored already, rounded to tf32 or not."""
+    def known(self, value: Value, layout: SharedLayout, tf32: bool | None) -> Value | None:
+        """The buffer in which an operand is stored already, rounded to tf32 or not, or by a conversion (None)."""
         key = value, layout, tf32
         return next((level[key] for level in self.stored if key in level), None)
 

@@ -48,7 +48,7 @@ DURING = 16  # registers per thread for loads during a product outside of loops:
 OF_COLUMNS = 16  # bytes of a line of columns per register of a thread
 LINE = 4  # registers per thread of a line that is loaded before a loop and used after it
 FEW_DURING = 8  # registers per thread of two vectors that arrive while a product runs
-MOST_BETWEEN = 96  # the same after a product
+MOST_BETWEEN = 96  # registers per thread for loads after a product
 SHARED_FILE = 128  # registers per thread for live tiles: three CTAs of four warps share the register file of an SM
 SCALARS = 8  # registers per thread of short lines, which the estimate of live tiles counts
 #: Ops whose time hides that of loads, if enough warps are resident: with fewer of them, cross entropy of fp32 lost 6 %.
@@ -311,7 +311,8 @@ class EarlyLoads(PipeliningLegality):
             operand_slice = self.operand_slice(op, segment)
             if operand_slice is None or any(set(x.args) & set(loop.results) for x in (*operand_slice, op)):
                 continue
-            if not self.why_not_read_early(op, inside_of([loop, *segment[:position]])):
+            loads = [op, *(x for x in operand_slice if x.name == "load")]
+            if not any(self.why_not_read_early(x, inside_of([loop, *segment[:position]])) for x in loads):
                 rows = op.result.type.shape[-1:] == (1,)
                 needs += (
                     self.size(op) if rows else max(1, op.result.type.size * op.result.type.dtype.bytes // OF_COLUMNS)

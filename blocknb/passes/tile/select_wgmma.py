@@ -120,7 +120,7 @@ class WgmmaSelection:
         }
         if crossed:
             attrs["permuted_rows"] = True
-        used = max(table.LEAST_COLUMNS, -(-self.used.of(op) // table.LEAST_COLUMNS) * table.LEAST_COLUMNS)
+        used = table.least_columns(row, self.used.of(op))
         if groups[1] == 1 and used < c.shape[1]:
             attrs["columns"] = used
         return revised(op, attrs=attrs), ""
