@@ -57,16 +57,37 @@ class UsedColumns:
         return []
 
     def picked(self, reduction: Op) -> int | None:
-        """The index along its axis that a reduction takes, if it is one of `tl.split`: its other operand marks an index."""
-        ops = [op.name for op in reduction.blocks[0].ops]
-        if ops != ["select", "or", "yield"] or len(reduction.args) != 2:
+        """The index along its axis that a reduction takes, if it is one of `tl.split`: its other operand marks one index."""
+        block, axis = reduction.blocks[0], reduction.attrs["axis"]
+        if [op.name for op in block.ops] != ["select", "or", "yield"] or len(reduction.args) != 2:
             return None
-        marks = self.defs.get(reduction.args[1])
-        while marks is not None and marks.name in ("broadcast", "expand_dims"):
-            marks = self.defs.get(marks.args[0])
-        if marks is None or marks.name != "cmp" or marks.attrs["pred"] != "eq":
+        first, is_marked, other, _ = block.args
+        if tuple(block.ops[0].args) != (is_marked, first, other):
             return None
-        index, at = map(self.defs.get, marks.args)
-        if index is None or at is None or index.name != "arange" or at.name != "const":
+        marks = self.marks(reduction.args[1])
+        if marks is None:
             return None
-        return int(at.attrs["value"]) - int(index.attrs["start"])
+        lines = np.moveaxis(marks, axis, -1).reshape(-1, marks.shape[axis])
+        found = np.flatnonzero(lines[0])
+        return int(found[0]) if len(found) == 1 and (lines == lines[0]).all() else None
+
+    def marks(self, value: Value) -> np.ndarray | None:
+        """The elements of a tile that compares an `arange` with a constant, perhaps along a new axis; None for any other tile."""
+        op = self.defs.get(value)
+        if op is None:
+            return None
+        if op.name in ("broadcast", "expand_dims"):
+            found = self.marks(op.args[0])
+            if found is None:
+                return None
+            shape = op.result.type.shape
+            return found.reshape(shape) if op.name == "expand_dims" else np.broadcast_to(found, shape)
+        if op.name != "cmp" or op.attrs["pred"] != "eq":
+            return None
+        index, at = self.defs.get(op.args[0]), self.defs.get(op.args[1])
+        while index is not None and index.name == "expand_dims":
+            index = self.defs.get(index.args[0])
+        if index is None or index.name != "arange" or at is None or at.name != "const":
+            return None
+        numbers = np.arange(index.attrs["start"], index.attrs["start"] + index.result.type.size)
+        return np.equal(numbers.reshape(op.result.type.shape), int(at.attrs["value"]))

@@ -78,6 +78,35 @@ def test_used_columns_are_found_through_splits_and_elementwise_ops(options, used
     assert set(re.findall(r"wgmma\.mma_async\.\S+\.(m64n\d+)k16", compiled.asm["ptx"])) == {f"m64n{used}"}
 
 
+@blocknb.kernel
+def chosen(a, am, b, bm):
+    return bl.where(am, a, b), am | bm
+
+
+@blocknb.kernel
+def reduced_columns(a, b, c, n, k, ACROSS: bl.constexpr):
+    """Reduces a product as `bl.split` does: along the axis of the marks, or across it, which takes elements of all columns."""
+    rows, columns, inner = bl.arange(0, 64), bl.arange(0, 128), bl.arange(0, 64)
+    total = bl.zeros((64, 128), bl.float32)
+    for start in range(0, k, 64):
+        x = bl.load(a + rows[:, None] * k + start + inner[None, :])
+        y = bl.load(b + (start + inner[:, None]) * n + columns[None, :])
+        total = bl.dot(x, y, total)
+    if ACROSS:
+        marks = bl.broadcast_to((rows == 3)[:, None], 64, 128)
+    else:
+        marks = bl.broadcast_to((columns == 3)[None, :], 64, 128)
+    value, _ = bl.reduce((total, marks), 1, chosen)
+    bl.store(c + rows, value)
+
+
+@pytest.mark.parametrize(("across", "used"), [(False, 4), (True, 128)])
+def test_a_reduction_takes_one_column_if_its_marks_are_along_its_axis(across, used):
+    a, c = np.zeros((SIZE, SIZE), np.float16), np.zeros((SIZE, SIZE), np.float32)
+    compiled = reduced_columns.compile(a, a, c, SIZE, SIZE, ACROSS=across, num_warps=4, target="sm_90a")
+    assert products(compiled) == [used]
+
+
 def test_halves_that_an_op_joins_are_both_used():
     a = np.zeros((SIZE, SIZE), np.float16)
     compiled = joined_halves.compile(a, a, a, SIZE, SIZE, num_warps=4, target="sm_90a")

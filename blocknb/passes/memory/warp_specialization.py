@@ -322,7 +322,7 @@ class WarpSpecializationPlanner(PipeliningLegality):
         other one a multiple of the rows after which a swizzle repeats in both halves."""
         shape, readers = buffer.type.shape, self.readers(buffer)
         products = [x for x in readers if x.name == "dot" and x.args[1] is buffer and "columns" in x.attrs]
-        if len(products) < len(readers):
+        if len(products) < len(readers) or len({x.attrs.get("transposed", ()) for x in products}) > 1:
             return shape
         axis = wgmma.storage_side(1, readers[0].attrs.get("transposed", ()))
         unit = panel if axis == inner else 2 * SWIZZLE_ROWS
