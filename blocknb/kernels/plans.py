@@ -59,7 +59,7 @@ class TileCost(NamedTuple):
     swapped: bool = False
 
 
-#: Tiles that one program each computes; those of four warps take turns on a multiprocessor (ping-pong).
+#: Tiles of one program each. Two programs of four warps share an SM, and one multiplies while the other stores (ping-pong).
 WHOLE = (
     TileCost(128, 256, 8, 4, 0.674, 1.20),
     TileCost(128, 240, 8, 4, 0.640, 1.30),

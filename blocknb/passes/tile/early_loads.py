@@ -6,9 +6,9 @@ accumulators of such a loop leave enough registers for the loaded vectors. The s
 asynchronous copy replaces its loads. It also holds for straight code after a product, which computes on one tile and then loads the next
 one.
 
-A `while` has no index that varies, and code that waits for other programs must not load early. Its loads stand together after each wait,
-without a scheduling barrier. Fewer vectors need no barrier, either. ptxas aims at the most warps per SM, and keeps more loads in flight if
-it may take more registers (`.minnctapersm`).
+A `while` loop has no induction variable, and a loop that waits for other programs must not load before a wait. Their loads are grouped
+after each wait, without a scheduling barrier. Fewer vectors need no barrier, either. ptxas aims at the most warps per SM, and keeps more
+loads in flight if it may take more registers (`.minnctapersm`).
 
 Source: Volkov, "Better Performance at Lower Occupancy" (GTC 2010).
 """
@@ -283,7 +283,7 @@ class EarlyLoads(PipeliningLegality):
             loaded |= set(op.results) if op.name == "load" else set()
         if not moved:
             return func
-        self.notes(moved[-1], "issued beside the load of a tile, for which the kernel waits")
+        self.notes(moved[-1], "issued right after the first load of a tile, so that the kernel waits once for both")
         rest = (op for op in ops[start + 1 :] if op not in moved)
         return func.replace(body=Block(func.body.args, (*ops[: start + 1], *moved, *rest)))
 
