@@ -190,7 +190,7 @@ class BlockMagics(Magics):
     def _begin(self, line: str, cell: Any) -> CellSession:
         from blocknb.notebook.memory import CellMemory
         from blocknb.notebook.observe import Observation
-        from blocknb.runtime import launch_context
+        from blocknb.runtime import interrupts, launch_context
         from blocknb.runtime.launch_context import interpreted
 
         try:
@@ -217,6 +217,7 @@ class BlockMagics(Magics):
         more = {o.key: o.prepare(getattr(options, o.key), self.shell) for o in all_options()}
         before = frozenset(map(id, self._kernels()))
         with ExitStack() as entered:  # if one of them fails, those before it end
+            entered.enter_context(interrupts.redelivered())
             for value in more.values():
                 if isinstance(value, AbstractContextManager):  # an option that surrounds the cell
                     entered.enter_context(value)

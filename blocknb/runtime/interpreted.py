@@ -25,6 +25,7 @@ from blocknb.frontend.parse import ArgType, Constant, TupleArgument
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.interp_tile import Program
 from blocknb.language.check_modes import parse_checks
+from blocknb.runtime import interrupts
 from blocknb.runtime.binding import OPTIONS, Binding, normal_grid
 from blocknb.runtime.extents import UNBOUNDED, device_extent, extent
 from blocknb.runtime.job import front_argument
@@ -102,7 +103,7 @@ def run(
             space.where = where
         if "race" in parse_checks(options["checked"]):
             space.locate = where
-        with contextlib.suppress(RecordFull):
+        with contextlib.suppress(RecordFull), interrupts.redelivered():
             for program in chosen:
                 interpreter.program(program)
     return report

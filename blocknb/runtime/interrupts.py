@@ -2,18 +2,21 @@
 
 A thread that waits for a launch calls `state()` before and `check(state)` now and then. `check` raises KeyboardInterrupt in this thread,
 too, after the main thread got one, and after `stop_launches`. Without this, an endless kernel on a thread would run as long as the
-process, and a `with ThreadPoolExecutor()` block would wait for it for ever.
+process, and a `with ThreadPoolExecutor()` block would wait for it for ever. `redelivered` repeats an interrupt that Python dropped.
 """
 
 from __future__ import annotations
 
+import _thread
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+RETRY_S = 0.005  # seconds from an interrupt that Python dropped to the next one
 _stops = 0  # how many times `stop_launches` was called
 
 #: The number of stops, the last exception that the main thread did not catch, and the one that it is handling.
@@ -63,6 +66,44 @@ def deferred() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
         if arrived:
             handler(*arrived[0])
+
+
+@contextmanager
+def redelivered() -> Iterator[None]:
+    """Interrupts the main thread again after Python has dropped an interrupt in the block.
+
+    The KeyboardInterrupt is raised in whatever Python code the main thread runs next. If that is a callback of a weak reference or a
+    `__del__` method, as during a garbage collection, Python prints the exception and drops it. The code of the block would go on.
+    """
+    if not _is_main():
+        yield
+        return
+    earlier = sys.unraisablehook
+    pending: list[type[BaseException]] = []
+
+    def interrupt() -> None:
+        time.sleep(RETRY_S)  # the callback has ended then
+        if hasattr(signal, "pthread_kill") and callable(signal.getsignal(signal.SIGINT)):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # ends a system call, too
+        else:
+            _thread.interrupt_main()
+        pending.pop()
+
+    def hook(dropped: sys.UnraisableHookArgs) -> None:
+        if not issubclass(dropped.exc_type, KeyboardInterrupt):
+            earlier(dropped)
+            return
+        pending.append(dropped.exc_type)
+        _thread.start_new_thread(interrupt, ())  # `threading` takes locks, and a collection may run anywhere
+
+    sys.unraisablehook = hook
+    try:
+        yield
+        while pending:  # the interrupt belongs to the block
+            time.sleep(RETRY_S)
+    finally:
+        if sys.unraisablehook is hook:  # else other code in the block has installed its own
+            sys.unraisablehook = earlier
 
 
 def _is_main() -> bool:

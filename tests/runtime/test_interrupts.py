@@ -178,3 +178,53 @@ def test_an_interrupt_waits_for_the_end_of_a_deferred_block():
     with interrupts.deferred():
         done.append("a block without an interrupt")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+class Interrupter:
+    """Interrupts the main thread from a `__del__` method, where Python drops the exception."""
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupt_that_python_drops_arrives_again():
+    with pytest.raises(KeyboardInterrupt), interrupts.redelivered():
+        Interrupter()
+        time.sleep(LIMIT_S)
+
+
+def test_an_interrupt_that_python_drops_at_the_end_of_the_block_belongs_to_it():
+    hook = sys.unraisablehook
+    with pytest.raises(KeyboardInterrupt):
+        with interrupts.redelivered():
+            Interrupter()
+        time.sleep(LIMIT_S)
+    assert sys.unraisablehook is hook
+
+
+def test_other_errors_that_python_drops_reach_the_earlier_hook(monkeypatch):
+    class Fails:
+        def __del__(self):
+            raise ValueError("dropped")
+
+    seen = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda dropped: seen.append(str(dropped.exc_value)))
+    with interrupts.redelivered():
+        Fails()
+    assert seen == ["dropped"]
+
+
+def test_an_interrupt_that_python_drops_ends_an_interpreted_launch():
+    started = []
+
+    @blocknb.kernel
+    def k(x):
+        if not started:
+            started.append(Interrupter())
+            started[0] = None
+        tl.store(x, tl.program_id(0))
+
+    x = np.zeros(1, np.int32)
+    with pytest.raises(KeyboardInterrupt):
+        k.interpret(10**8)(x)
+    assert x[0] < 10**8 - 1
