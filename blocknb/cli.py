@@ -87,7 +87,7 @@ def _bench_arguments(command: argparse.ArgumentParser) -> None:
     add("--device", type=device, default="", help="where kernels run: cpu, gpu, or the number of a GPU (the first GPU)")
     add_list("--threads", count, "N,...", "numbers of threads on a CPU (one, and all)")
     add_list("--peers", str, "NAME,...", "measure only these: copy, torch, torch.compile, Triton, CuPy...")
-    add_list("--shapes", shape, "MxN,...", "shapes instead of the benchmark's own: 4096x1024,2^26")
+    add_list("--shapes", shape, "MxN,...", "shapes instead of the named benchmarks' own: 4096x1024,2^26")
     add_list("--dtypes", str, "NAME,...", "measure only these: fp32, fp16, bf16...")
     add(
         "--search", action="store_true", help="first measure configurations of blocknb and Triton; Triton uses its best"

@@ -159,18 +159,23 @@ def examine_cupy(driver: InstalledDriver | None, extra: str) -> Finding:
 
 
 def examine_toolchain(extra: str) -> list[Finding]:
-    """The copies of ptxas and nvdisasm that the compiler finds, in its order of preference."""
-    from blocknb.codegen.toolchain import candidates, find_nvdisasm, find_ptxas, how_to_get
+    """The copies of ptxas and nvdisasm that the compiler finds, in the order of the search, and which ptxas it uses for sm_90a."""
+    from blocknb.codegen.toolchain import candidates, choose_ptxas, find_nvdisasm, how_to_get
     from blocknb.target import Target
 
     target = Target.parse("sm_90a")
+    choice = choose_ptxas(target)
     findings = []
-    for name, find in (("ptxas", find_ptxas), ("nvdisasm", find_nvdisasm)):
-        copies = [f"{'.'.join(map(str, t.version)) or 'unknown version'} ({t.origin})" for t in candidates(name)]
-        fix = "" if find(target) else install(extra) if sys.platform == "linux" else how_to_get(name)
+    for name, tool in (("ptxas", choice.tool), ("nvdisasm", find_nvdisasm(target))):
+        copies = [f"{t.number} ({t.origin})" for t in candidates(name)]
+        fix = "" if tool else install(extra) if sys.platform == "linux" else how_to_get(name)
         if fix and copies:
             fix = f"{target} needs a newer version: {fix}"
         findings.append(Finding(name, ", ".join(copies) or None, fix))
+    if choice.tool:
+        used = f"uses {choice.tool.number} ({choice.tool.origin}): {choice.reason}"
+        fix = "" if choice.loads or extra == "toolchain" else f"get a ptxas that fits the driver: {install(extra)}"
+        findings[0] = Finding("ptxas", f"{findings[0].found}; {used}", fix)
     return findings
 
 

@@ -49,10 +49,31 @@ def test_missing_tools_name_the_extra_that_installs_them(monkeypatch: pytest.Mon
     from blocknb.codegen import toolchain
 
     monkeypatch.setattr(toolchain, "candidates", lambda name: ())
-    monkeypatch.setattr(toolchain, "find_ptxas", lambda target: None)
+    monkeypatch.setattr(toolchain, "choose_ptxas", lambda target: toolchain.PtxasChoice(None))
     monkeypatch.setattr(toolchain, "find_nvdisasm", lambda target: None)
     fix = 'pip install "blocknb[toolchain]"'
     assert doctor.examine_toolchain("toolchain") == [Finding("ptxas", None, fix), Finding("nvdisasm", None, fix)]
+
+
+def test_the_ptxas_that_is_used_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    from blocknb.codegen import toolchain
+    from blocknb.codegen.toolchain import PtxasChoice, Tool
+
+    newer, older = Tool("ptxas", "a", "PyPI", (13, 0, 88)), Tool("ptxas", "b", "PATH", (12, 9, 86))
+    monkeypatch.setattr(toolchain, "candidates", lambda name: (newer, older))
+    for choice, extra, fix in (
+        (PtxasChoice(older, "a reason"), "cuda12", ""),
+        (
+            PtxasChoice(newer, "a reason", False),
+            "cuda12",
+            'get a ptxas that fits the driver: pip install "blocknb[cuda12]"',
+        ),
+        (PtxasChoice(newer, "a reason", False), "toolchain", ""),
+    ):
+        monkeypatch.setattr(toolchain, "choose_ptxas", lambda target, choice=choice: choice)
+        used = "12.9.86 (PATH)" if choice.tool is older else "13.0.88 (PyPI)"
+        found = f"13.0.88 (PyPI), 12.9.86 (PATH); uses {used}: a reason"
+        assert doctor.examine_toolchain(extra)[0] == Finding("ptxas", found, fix)
 
 
 def test_only_a_missing_llvmlite_fails_the_command(

@@ -31,7 +31,7 @@ def run(wanted: Sequence[str], options: BenchOptions, path: str, client: Any) ->
     its name ends with ".csv"."""
     from blocknb.bench import command
 
-    if not (names := command.known_names(wanted)) or not command.writable(path):
+    if not (names := command.known_names(wanted, options)) or not command.writable(path):
         return 2
     found: dict[str, Results] = {}
     status = 0

@@ -196,7 +196,7 @@ def run(wanted: Sequence[str], options: BenchOptions, path: str = "") -> int:
     The benchmarks of kernels run first, as one job. If `path` is given, the rows are written to that file as JSON. It also gets the rows of
     an unfinished benchmark of "torch".
     """
-    if not (chosen := known_names(wanted)) or not writable(path):
+    if not (chosen := known_names(wanted, options)) or not writable(path):
         return 2
     for name in chosen if wanted else ():
         if unused := ignored(name, options):
@@ -216,14 +216,46 @@ def run(wanted: Sequence[str], options: BenchOptions, path: str = "") -> int:
     return status
 
 
-def known_names(wanted: Sequence[str]) -> list[str]:
-    """The benchmarks of names and groups; without names, all but those of "torch" and the zoo. Prints an error for an unknown name, and
-    returns none."""
+def known_names(wanted: Sequence[str], options: BenchOptions) -> list[str]:
+    """The benchmarks of names and groups; without names, all but those of "torch" and the zoo. Prints an error and returns none for an
+    unknown name, and for shapes without a name."""
+    if options.shapes and not wanted:
+        print(_shapes_without_names(options.shapes), file=sys.stderr)
+        return []
     wanted = list(dict.fromkeys(one for name in wanted for one in groups().get(name, [name])))
     if unknown := [name for name in wanted if name not in names()]:
         print(f"no benchmark {', '.join(unknown)}; there are {', '.join([*groups(), *names()])}", file=sys.stderr)
         return []
     return wanted or [name for name in names() if name != "zoo" and name not in TORCH]
+
+
+def _shapes_without_names(shapes: Sequence[str]) -> str:
+    """The error of `--shapes` without a name: an example, and the benchmarks by the number of sizes that they take."""
+    from blocknb.bench.suite.definition import parse_shape
+
+    takers = _takers_of_shapes()
+    ranks = [len(parse_shape(shape)) for shape in shapes]
+    fitting = [name for rank in ranks for name in takers.get(rank, ("", ()))[1]]
+    lines = [
+        f"--shapes {','.join(shapes)} needs the names of the benchmarks that take these shapes"
+        + (f", such as: blocknb bench {fitting[0]} --shapes {shapes[0]}" if fitting else "")
+    ]
+    for rank, (example, members) in sorted(takers.items()):
+        lines.append(f"  {rank} size{'s' * (rank > 1)}, such as {example}: {', '.join(members)}")
+    return "\n".join([*lines, "  only sizes of its own layers: torch_layers"])
+
+
+def _takers_of_shapes() -> dict[int, tuple[str, list[str]]]:
+    """An example of a shape, and the names of the benchmarks that take such shapes, by the number of sizes."""
+    from blocknb.bench.suite import steps
+    from blocknb.bench.suite.catalogue import BENCHMARKS as kernels
+    from blocknb.bench.suite.definition import shape_text
+
+    found: dict[int, tuple[str, list[str]]] = {}
+    own = {name: next(iter(one.gpu.values()))[0] for name, one in kernels.items()} | {"gemm_steps": steps.SHAPES[0]}
+    for name, shape in own.items():
+        found.setdefault(len(shape), (shape_text(shape), []))[1].append(name)
+    return found
 
 
 def ignored(name: str, options: BenchOptions) -> list[str]:

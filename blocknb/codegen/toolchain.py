@@ -2,12 +2,15 @@
 
 Candidates, in order, are the tool that a person names (`BLOCKNB_PTXAS`, `BLOCKNB_NVDISASM`), those that pip installed, and the one on PATH.
 The one of a CUDA toolkit, and a second named one (`BLOCKNB_PTXAS12`), follow. The first one that is new enough for the generated PTX, and
-not too new (13 dropped sm_70), is used. The names of dist-info folders give the versions of pip's tools, so this module starts no process
-for them. It runs a system's tool once to get its version.
+not too new (13 dropped sm_70), is used. A driver does not load the cubins of a newer major version of CUDA ("CUDA Compatibility",
+NVIDIA). With a driver, a ptxas of a major version that it supports therefore comes first, unless a person names another. The names of
+dist-info folders give the versions of pip's tools, so this module starts no process for them. It runs a system's tool once to get its
+version.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import re
@@ -32,8 +35,13 @@ class Tool:
         """The version, such as (13, 0, 88); empty if it is not known. Runs the program if pip's metadata does not have it."""
         return self.known_version or _ask_version(self.path)
 
+    @property
+    def number(self) -> str:
+        """The version as text, such as "13.0.88"."""
+        return ".".join(map(str, self.version)) or "unknown version"
+
     def __str__(self) -> str:
-        return f"{self.name} {'.'.join(map(str, self.version)) or '(unknown version)'} ({self.origin})"
+        return f"{self.name} {self.number} ({self.origin})"
 
 
 @dataclass(frozen=True)
@@ -57,12 +65,54 @@ _WHEELS = {
 }
 
 
-@functools.cache
+@dataclass(frozen=True)
+class PtxasChoice:
+    """The ptxas for a target (None if there is none), and why it is preferred. `loads` is False if this machine's driver supports only
+    older major versions of CUDA."""
+
+    tool: Tool | None
+    reason: str = ""
+    loads: bool = True
+
+
 def find_ptxas(target: Target) -> Tool | None:
     """The ptxas that can assemble our PTX for the target; None if there is none (the driver may do it then)."""
+    return choose_ptxas(target).tool
+
+
+@functools.cache
+def choose_ptxas(target: Target) -> PtxasChoice:
+    """The ptxas for a target, with the reason. It runs the tools of a system until one fits."""
     least = _CUDA_OF_PTX[target.ptx_version]
     before = (13,) if target.capability < 75 else (1000,)
-    return next((tool for tool in _search("ptxas") if least <= tool.version[:2] < before), None)
+    able = (tool for tool in _search("ptxas") if least <= tool.version[:2] < before)
+    first = next(able, None)
+    if first is None:
+        return PtxasChoice(None)
+    newest = driver_cuda()
+    loads = newest is None or first.version[0] <= newest
+    if first.origin == "BLOCKNB_PTXAS":
+        return PtxasChoice(first, "BLOCKNB_PTXAS names it", loads)
+    if newest is None:
+        return PtxasChoice(first, "the first that fits, and no driver is present")
+    if loads:
+        return PtxasChoice(first, f"the first that fits; the driver supports CUDA {newest}")
+    if older := next((tool for tool in able if tool.version[0] <= newest), None):
+        return PtxasChoice(older, f"the driver supports CUDA {newest}, and loads no code of {first}")
+    return PtxasChoice(
+        first, f"no other fits, but the driver supports only CUDA {newest}, and loads no code of it", False
+    )
+
+
+@functools.cache
+def driver_cuda() -> int | None:
+    """The newest major version of CUDA that this machine's driver supports; None without a driver. It does not initialize CUDA."""
+    try:
+        library = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+    except OSError:
+        return None
+    number = ctypes.c_int()
+    return None if library.cuDriverGetVersion(ctypes.byref(number)) else number.value // 1000 or None
 
 
 @functools.cache
@@ -92,7 +142,7 @@ def how_to_get(name: str) -> str:
 
 def forget() -> None:
     """Clears the cached tools, so that newly installed ones are found."""
-    for function in (find_ptxas, find_nvdisasm, candidates, installed, _ask_version):
+    for function in (choose_ptxas, driver_cuda, find_nvdisasm, candidates, installed, _ask_version):
         function.cache_clear()
 
 

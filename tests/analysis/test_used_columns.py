@@ -16,13 +16,21 @@ SIZE = 1024
 
 
 @blocknb.kernel
-def halves(a, b, c, n, k, WHOLE: bl.constexpr, FIRST: bl.constexpr, BIAS: bl.constexpr):
+def product(a, b, k, b_row, b_column, SUM: bl.constexpr = bl.float32):
+    """The product of (64, k) and (k, 128) matrices; `b_row` and `b_column` are the steps of the second in elements."""
     rows, columns, inner = bl.arange(0, 64), bl.arange(0, 128), bl.arange(0, 64)
-    total = bl.zeros((64, 128), bl.float32)
+    total = bl.zeros((64, 128), SUM)
     for start in range(0, k, 64):
         x = bl.load(a + rows[:, None] * k + start + inner[None, :])
-        y = bl.load(b + (start + inner[:, None]) * n + columns[None, :])
+        y = bl.load(b + (start + inner[:, None]) * b_row + columns[None, :] * b_column)
         total = bl.dot(x, y, total)
+    return total
+
+
+@blocknb.kernel
+def halves(a, b, c, n, k, WHOLE: bl.constexpr, FIRST: bl.constexpr, BIAS: bl.constexpr):
+    columns = bl.arange(0, 128)
+    total = product(a, b, k, n, 1)
     if BIAS:
         total += bl.load(c + columns)[None, :]
     if WHOLE:
@@ -34,12 +42,7 @@ def halves(a, b, c, n, k, WHOLE: bl.constexpr, FIRST: bl.constexpr, BIAS: bl.con
 @blocknb.kernel
 def joined_halves(a, b, c, n, k):
     """Adds the first half of the columns to the second one, which is taken from the result by an op of its own."""
-    rows, columns, inner = bl.arange(0, 64), bl.arange(0, 128), bl.arange(0, 64)
-    total = bl.zeros((64, 128), bl.float32)
-    for start in range(0, k, 64):
-        x = bl.load(a + rows[:, None] * k + start + inner[None, :])
-        y = bl.load(b + (start + inner[:, None]) * n + columns[None, :])
-        total = bl.dot(x, y, total)
+    total = product(a, b, k, n, 1)
     _, right = bl.split(bl.permute(bl.reshape(total * 3, (64, 2, 64)), (0, 2, 1)))
     left, _ = bl.split(bl.permute(bl.reshape(total + 1, (64, 2, 64)), (0, 2, 1)))
     store_part(c, 64, n, n, None, 0, 0, left + right, 64)
@@ -47,12 +50,7 @@ def joined_halves(a, b, c, n, k):
 
 @blocknb.kernel
 def integer_columns(a, b, c, n, k, WIDTH: bl.constexpr):
-    rows, columns, inner = bl.arange(0, 64), bl.arange(0, 128), bl.arange(0, 64)
-    total = bl.zeros((64, 128), bl.int32)
-    for start in range(0, k, 64):
-        x = bl.load(a + rows[:, None] * k + start + inner[None, :])
-        y = bl.load(b + (start + inner[:, None]) + k * columns[None, :])
-        total = bl.dot(x, y, total)
+    total = product(a, b, k, 1, k, bl.int32)
     store_part(c, 64, n, n, None, 0, 0, total, WIDTH)
 
 
@@ -86,12 +84,8 @@ def chosen(a, am, b, bm):
 @blocknb.kernel
 def reduced_columns(a, b, c, n, k, ACROSS: bl.constexpr):
     """Reduces a product as `bl.split` does: along the axis of the marks, or across it, which takes elements of all columns."""
-    rows, columns, inner = bl.arange(0, 64), bl.arange(0, 128), bl.arange(0, 64)
-    total = bl.zeros((64, 128), bl.float32)
-    for start in range(0, k, 64):
-        x = bl.load(a + rows[:, None] * k + start + inner[None, :])
-        y = bl.load(b + (start + inner[:, None]) * n + columns[None, :])
-        total = bl.dot(x, y, total)
+    rows, columns = bl.arange(0, 64), bl.arange(0, 128)
+    total = product(a, b, k, n, 1)
     if ACROSS:
         marks = bl.broadcast_to((rows == 3)[:, None], 64, 128)
     else:

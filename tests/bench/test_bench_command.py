@@ -157,6 +157,23 @@ def test_an_option_that_a_named_benchmark_does_not_take_is_named(
     assert command.run(["scaling"], BenchOptions()) == 0 and capsys.readouterr().err == ""
 
 
+def test_shapes_without_names_are_one_error_that_lists_who_takes_which(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(command, "measured", lambda jobs: pytest.fail("it measured"))
+    assert main(["bench", "--shapes", "64x32x16,4096x1024"]) == 2
+    said, *lines, last = capsys.readouterr().err.splitlines()
+    assert last == "  only sizes of its own layers: torch_layers"
+    assert said.startswith("--shapes 64x32x16,4096x1024 needs the names of the benchmarks that take these shapes")
+    takers = {int(line.split()[0]): line.partition(": ")[2].split(", ") for line in lines}
+    assert list(takers) == [1, 2, 3, 4, 6] and "gemm_steps" in takers[3] and "softmax" in takers[2]
+    listed = [name for names in takers.values() for name in names]
+    assert sorted(listed) == sorted([*command.groups()["kernels"], *command.groups()["kinds"], "gemm_steps"])
+    example = said.rpartition("such as: blocknb ")[2].split()
+    assert example[1] in takers[3] and example[2:] == ["--shapes", "64x32x16"]
+    assert main(["bench", "--shapes", "1x2x3x4x5"]) == 2 and "such as: blocknb" not in capsys.readouterr().err
+
+
 def test_an_interrupt_ends_all_and_what_was_measured_is_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -6,11 +6,14 @@ signature. It prints one line per kernel and configuration; an error ends the sc
 
 from __future__ import annotations
 
+import sys
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import triton
+from benchmark_shapes import PARTIAL_TILES, small_shape
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
@@ -18,10 +21,9 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from blocknb.bench.suite import attention, fused_triton, launching
 from blocknb.bench.suite.catalogue import BENCHMARKS
-from blocknb.bench.suite.definition import Make
+from blocknb.bench.suite.definition import Make, Shape, SuiteBenchmark
 from blocknb.bench.suite.triton_source import Sources, kernel_for_triton
 
-SMALL = {1: (3000,), 2: (9, 300), 3: (40, 48, 32), 4: (2, 40, 48, 32)}
 ELEMENTS = {
     "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8e4nv", "int8": "i8", "int32": "i32", "int64": "i64",
 }  # fmt: skip
@@ -78,34 +80,41 @@ def others(sources: Sources) -> None:
     sources.matmul_many(list(a), list(b), list(out), tile=(32, 32, 32))
 
 
-def main() -> None:
+def compile_one(sources: Sources, benchmark: SuiteBenchmark, shape: Shape, dtype: str) -> int:
+    """Compiles what a benchmark launches through Triton for a shape and a dtype. Returns the number of its configurations."""
+    made = benchmark.arrays(Make(np, dtype), *shape)
+    inputs, outputs = ({name: array.view(Array) for name, array in arrays.items()} for arrays in made)
+    grid = sources.configurations(benchmark, shape) if benchmark.module else []
+    for config in (None, grid[0], grid[-1]) if grid else ():  # without a search, Triton is no peer
+        before = count
+        sources.call(benchmark, inputs | outputs, config)()
+        assert count > before
+    for peer, variant in benchmark.variants.items():
+        if isinstance(variant.call, attention.Fused):
+            for config in list(variant.sweep(shape))[1 if variant.call.roles else 0 :: 2]:
+                fused_triton.compile(
+                    f"torch.{made[0]['q'].dtype}", 64, config["tile"], variant.call.causal, variant.call.roles
+                )
+        elif variant.language == "triton":
+            for config in (None,) if variant.sweep is None else list(variant.sweep(shape))[::5]:
+                before = count
+                sources.call(benchmark, inputs | outputs, config, variant.call)()
+                assert count > before, peer
+    return len(grid)
+
+
+def main(names: Sequence[str] = ()) -> None:
+    """Compiles the kernels of the named benchmarks; without names, of all, and those that no benchmark launches."""
     triton.knobs.cache.dir = tempfile.mkdtemp()
     JITFunction.run = compiled
     attention.run_forward = lambda *_: None  # ours, and what it writes is not looked at
     sources = Sources("triton")
-    for benchmark in BENCHMARKS.values():
-        shape = SMALL[len(next(iter(benchmark.gpu.values()))[0])]
-        shape = (256, 64) if benchmark.name.startswith("attention_") else shape
-        for dtype in benchmark.gpu:
-            made = benchmark.arrays(Make(np, dtype), *shape)
-            inputs, outputs = ({name: array.view(Array) for name, array in arrays.items()} for arrays in made)
-            grid = sources.configurations(benchmark, shape)
-            for config in (None, grid[0], grid[-1]):
-                before = count
-                sources.call(benchmark, inputs | outputs, config)()
-                assert count > before
-            for peer, variant in benchmark.variants.items():
-                if isinstance(variant.call, attention.Fused):
-                    for config in list(variant.sweep(shape))[1 if variant.call.roles else 0 :: 2]:
-                        fused_triton.compile(
-                            f"torch.{made[0]['q'].dtype}", 64, config["tile"], variant.call.causal, variant.call.roles
-                        )
-                elif variant.language == "triton" and variant.sweep is not None:
-                    for config in list(variant.sweep(shape))[::5]:
-                        before = count
-                        sources.call(benchmark, inputs | outputs, config, variant.call)()
-                        assert count > before, peer
-            print(benchmark.name, dtype, len(grid), flush=True)
+    for name in names or BENCHMARKS:
+        shape = small_shape(name, PARTIAL_TILES, attention=(256, 64))
+        for dtype in BENCHMARKS[name].gpu:
+            print(name, dtype, compile_one(sources, BENCHMARKS[name], shape, dtype), flush=True)
+    if names:
+        return
     others(sources)
     x = np.ones(64, np.float32)
     launching._launcher(kernel_for_triton(launching.five_arguments), (x, x, x))()
@@ -113,4 +122,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

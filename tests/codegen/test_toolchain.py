@@ -1,5 +1,6 @@
 """Targets, the search for NVIDIA's tools, parsing of their output, and the mapping of machine code to source lines."""
 
+import functools
 import os
 import re
 import subprocess
@@ -12,7 +13,7 @@ from blocknb.codegen import toolchain
 from blocknb.codegen.batch_assembly import assemble_many, merge_ptx
 from blocknb.codegen.llvm import compile_cpu, compile_cuda, list_cpu
 from blocknb.codegen.sass import Listing, assembly_lines, disassemble, sass_lines
-from blocknb.codegen.toolchain import PtxasResources, find_nvdisasm, find_ptxas, read_ptxas_log
+from blocknb.codegen.toolchain import PtxasResources, choose_ptxas, find_nvdisasm, find_ptxas, read_ptxas_log
 from blocknb.errors import KernelError
 from blocknb.target import Target, known
 
@@ -112,7 +113,8 @@ def test_host_target_has_a_vector_width():
 
 @pytest.fixture
 def searching(monkeypatch, tmp_path):
-    """A machine with nothing but the ptxas that the test puts there: `searching("13.0.88")` puts one on PATH."""
+    """A machine with nothing but the ptxas that the test puts there: `searching("13.0.88")` puts one on PATH. It has no driver."""
+    monkeypatch.setattr(toolchain, "driver_cuda", functools.cache(lambda: None))
     for variable in ("BLOCKNB_PTXAS", "BLOCKNB_PTXAS12", "CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
@@ -172,6 +174,67 @@ def test_versions_of_pip_packages_are_read_without_running_them(searching, tmp_p
     monkeypatch.setattr(subprocess, "run", None)
     tool = find_ptxas(SM90A)
     assert (tool.path, tool.version, tool.origin) == (str(path), (13, 5, 37), "PyPI")
+
+
+def with_a_driver(monkeypatch, newest):
+    monkeypatch.setattr(toolchain, "driver_cuda", functools.cache(lambda: newest))
+    toolchain.forget()
+
+
+def test_a_ptxas_that_the_driver_supports_comes_before_a_newer_one(searching, monkeypatch):
+    searching("13.0.88")
+    monkeypatch.setenv("BLOCKNB_PTXAS12", str(searching("12.9.86", "old")))
+    assert find_ptxas(SM90A).version == (13, 0, 88), "without a driver, the first that fits"
+    with_a_driver(monkeypatch, 12)
+    found = choose_ptxas(SM90A)
+    assert found.tool.version == find_ptxas(SM90A).version == (12, 9, 86) and found.loads
+    assert found.reason == "the driver supports CUDA 12, and loads no code of ptxas 13.0.88 (PATH)"
+    with_a_driver(monkeypatch, 13)
+    assert choose_ptxas(SM90A).tool.version == (13, 0, 88) and choose_ptxas(SM90A).loads
+
+
+def test_without_a_ptxas_that_the_driver_supports_the_first_is_used_and_said_not_to_load(searching, monkeypatch):
+    searching("13.0.88")
+    monkeypatch.setenv("BLOCKNB_PTXAS12", str(searching("12.4.99", "old")))  # too old for the PTX of sm_90a
+    with_a_driver(monkeypatch, 12)
+    found = choose_ptxas(SM90A)
+    assert found.tool.version == (13, 0, 88) and not found.loads and "supports only CUDA 12" in found.reason
+
+
+def test_a_named_ptxas_is_used_with_any_driver(searching, monkeypatch):
+    monkeypatch.setenv("BLOCKNB_PTXAS", str(searching("13.1.2", "mine")))
+    searching("12.9.86")
+    with_a_driver(monkeypatch, 12)
+    found = choose_ptxas(SM90A)
+    assert (found.tool.version, found.reason, found.loads) == ((13, 1, 2), "BLOCKNB_PTXAS names it", False)
+
+
+@pytest.mark.parametrize(
+    ("answer", "number", "newest"), [(0, 12040, 12), (0, 13000, 13), (0, 0, None), (3, 12040, None)]
+)
+def test_the_driver_is_asked_for_its_cuda_version_without_being_initialized(monkeypatch, answer, number, newest):
+    class Library:
+        def __init__(self, name):
+            assert "cuda" in name
+
+        def cuDriverGetVersion(self, to):
+            to._obj.value = number
+            return answer
+
+    monkeypatch.setattr(toolchain.ctypes, "CDLL", Library)
+    toolchain.forget()
+    assert toolchain.driver_cuda() == newest
+    toolchain.forget()
+
+
+def test_a_machine_without_a_driver_has_no_cuda_version(monkeypatch):
+    def absent(name):
+        raise OSError(name)
+
+    monkeypatch.setattr(toolchain.ctypes, "CDLL", absent)
+    toolchain.forget()
+    assert toolchain.driver_cuda() is None
+    toolchain.forget()
 
 
 def test_ptxas_that_does_not_run_is_skipped(searching):

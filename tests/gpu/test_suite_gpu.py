@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("cupy")
 pytest.importorskip("torch")
+from benchmark_shapes import OWN_SIZES, small_shape
+
 from blocknb.bench.suite import launching, runner
 from blocknb.bench.suite.catalogue import BENCHMARKS
 from blocknb.bench.suite.definition import BenchmarkCase
@@ -20,16 +22,8 @@ SMALL = {1: (100_003,), 2: (300, 1001), 3: (70, 6, 64), 4: (3, 70, 48, 64)}
 PEERS = (COPY, TORCH, TRITON) if find_spec("triton") else (COPY, TORCH)
 
 
-#: Benchmarks whose kernels take only some sizes: the small ones that they name for the CPU.
-OWN_SIZES = ("decode_", "skinny_int", f"{KINDS}_")
-
-
 def small(name: str, dtype: str) -> BenchmarkCase:
-    if name.startswith("attention_"):  # rows, and the numbers of a head
-        return BenchmarkCase(name, (300, 64), dtype)
-    if name.startswith(OWN_SIZES):
-        return BenchmarkCase(name, BENCHMARKS[name].cpu[0], dtype)
-    return BenchmarkCase(name, SMALL[len(next(iter(BENCHMARKS[name].gpu.values()))[0])], dtype)
+    return BenchmarkCase(name, small_shape(name, SMALL, attention=(300, 64)), dtype)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
