@@ -1,7 +1,7 @@
 """Reference functions with fifty digits, free of float rounding.
 
-Each takes a float and returns a Decimal, by a series that converges everywhere or by Stirling's series, whose error is below its first
-omitted term. `extended` makes a function of arrays from one of them.
+Each takes a float and returns a Decimal. It adds up a series that converges everywhere, or Stirling's series, whose error is below its
+first omitted term. `extended` makes a function of arrays from one of them.
 """
 
 from __future__ import annotations

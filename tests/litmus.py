@@ -100,8 +100,8 @@ def independent_reads(cells, seen, epoch):
 
 @blocknb.kernel(do_not_specialize=["epoch"])
 def causality(data, flags, errors, epoch, SIZE: tl.constexpr, SCOPE: tl.constexpr):
-    """WRC and ISA2: the first of three programs stores data and a flag, the second waits for it and raises another, which the third
-    awaits before it reads the data."""
+    """WRC and ISA2: the first of three programs stores data and a flag. The second waits for the flag and raises another, for which the
+    third waits before it reads the data."""
     pid = tl.program_id(0)
     role = pid % 3
     rows = data + (pid // 3) * SIZE + tl.arange(0, SIZE)

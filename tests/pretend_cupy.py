@@ -1,7 +1,7 @@
 """A simulated CuPy whose arrays lie in host memory: pools with memory hooks, the free memory of a device, and arrays that share blocks.
 
-It behaves as CuPy 14 does where blocknb's figures depend on it: sizes are rounded up to 512 bytes, a freed block stays in the pool, the
-pool asks the device only if no free block fits, hooks belong to a thread, and `float(x)` or `x.item()` call `get`.
+It behaves as CuPy 14 does where blocknb's figures depend on it. Sizes are rounded up to 512 bytes, and a freed block stays in the pool. The
+pool asks the device only if no free block fits. Hooks belong to a thread, and `float(x)` or `x.item()` call `get`.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,10 @@ _KEY = re.compile(r"(?:^|, )(\w+)=")
 #: Where a paragraph, an item of a list, a heading or a row of a table ends.
 _BLOCK = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*>#]|\d+\.)\s)|\n(?=\|)")
 _END = re.compile(r"(?<=[.?!;])[)\"*]*\s+")  # a semicolon ends a sentence, a colon does not
+#: The text of a docstring, and the lines of a comment. Source code is not parsed, which would take ten times as long.
+_DOCSTRING = re.compile(r'(?:\A|:(?: +#[^\n]*)?\n) *r?"""(.*?)"""', re.DOTALL)
+_COMMENT = re.compile(r"(?:^ *#:? [^\n]*\n)+", re.MULTILINE)
+_INDENTED = re.compile(r"^ {4}.*$", re.MULTILINE)  # code in a docstring
 _OP = re.compile(r"^\s*(?:\w+> )?(?:%[^=]*= )?([a-z_]\w*)")
 
 
@@ -124,6 +129,40 @@ def test_readme_and_architecture_are_short() -> None:
 def test_sentences_of_a_page_are_short(page: Path) -> None:
     found = long_sentences(page.read_text(encoding="utf-8"))
     assert not found, f"{ids(page)} has sentences of more than {SENTENCE} words: " + " / ".join(found)
+
+
+def explanations(text: str) -> Iterator[str]:
+    """The docstrings of a source file without their code, and its comments."""
+    for docstring in _DOCSTRING.findall(text):
+        yield _INDENTED.sub("", inspect.cleandoc(docstring))
+    for comment in _COMMENT.findall(text):
+        yield re.sub(r"^ *#:? ", "", comment, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("folder", ["blocknb", "scripts", "tests"])
+def test_sentences_of_docstrings_and_comments_are_short(folder: str) -> None:
+    found = [
+        f"{ids(path)}: {sentence}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for text in explanations(path.read_text(encoding="utf-8"))
+        for sentence in long_sentences(text)
+    ]
+    assert not found, f"sentences of more than {SENTENCE} words: " + " / ".join(found)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        '"""{}"""\n',
+        'def f(\n    x,\n):  # fmt: skip\n    """One.\n\n    {}\n    """\n',
+        "x = 1\n#: {}\nY = 2\n",
+        "    # One\n    # {}\n",
+    ],
+)
+def test_long_sentences_are_found_in_docstrings_and_comments(form: str) -> None:
+    long, short = (" ".join(["word"] * n) + "." for n in (SENTENCE + 1, SENTENCE - 1))
+    assert [s for text in explanations(form.format(long)) for s in long_sentences(text)]
+    assert not [s for text in explanations(form.format(short)) for s in long_sentences(text)]
 
 
 @pytest.mark.parametrize(

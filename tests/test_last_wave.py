@@ -1,4 +1,4 @@
-"""Products in tiles of 192 columns, and products whose last wave of tiles is split along K, run on the CPU as by a small GPU."""
+"""Products in tiles of 192 columns, and products whose last wave of tiles is split along K. They run on the CPU as by a small GPU."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ def poison(*shape: int, dtype: Any = np.float32) -> np.ndarray:
 
 @pytest.fixture(params=["host", "gpu", "gpu, long"])
 def chosen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels and tiles as wrappers choose them for a CPU, for a GPU, and for a GPU and rows of more than 16 elements that are long;
-    the CPU runs them all."""
+    """Kernels and tiles as wrappers choose them for a CPU and for a GPU. "gpu, long" is a GPU on which rows of more than 16 elements are
+    long. The CPU runs them all."""
     for name in ("rows", "cross_entropy", "norm_gradients"):
         module = importlib.import_module(f"blocknb.kernels.{name}")
         if request.param != "host":

@@ -13,8 +13,8 @@ from random import Random
 class Template:
     """The source of a kernel, the cells' data, a launch, and the check of its result.
 
-    `constants` are its compile-time arguments with values that a sweep may try. The texts have these fields: {k} and {helper} are the names
-    of the kernel and of a helper, {n} is a size, {f} a number, and {B} a tile size.
+    `constants` are its compile-time arguments with values that a sweep may try. The texts have these fields. {k} and {helper} are the names
+    of the kernel and of a helper. {n} is a size, {f} a number, and {B} a tile size.
     """
 
     name: str

@@ -54,7 +54,7 @@ class CpuCode:
 
 
 POLL = 0.1  # seconds between two looks at interrupts while a worker is busy
-#: Seconds after which an idle worker ends: with the ptxas that waits in it, it holds 25 MB, and the next one is ready in 0.3 s.
+#: Seconds after which an idle worker ends. It holds 25 MB together with its waiting ptxas, and the next worker is ready in 0.3 s.
 IDLE_S = 300.0
 #: Functions of the C library that CPU code may call: LLVM makes them of loops that copy or clear. The loader provides them.
 LIBRARY = ("memcpy", "memmove", "memset")
@@ -178,8 +178,8 @@ class Workers:
     def warm(self, target: Target | None = None) -> Future[dict]:
         """Starts a worker in the background; the future tells its LLVM version, CPU name and CPU features.
 
-        With a GPU as target it compiles an empty kernel too: LLVM builds its tables at first use, and ptxas comes off the disk,
-        0.1 s that the first real kernel then does not pay.
+        With a GPU as target, the worker also compiles an empty kernel. LLVM then builds its tables, and the system reads ptxas from the
+        disk. The first real kernel would wait 0.1 s for both.
         """
         job: dict[str, Any] = {"kind": "ping"}
         if target and target.is_gpu:

@@ -8,13 +8,13 @@ end of its parent during a long job.
 
 `run(job)` is the whole service. Any process that may die can call it. A job is a dict with `kind`:
 
-`ptx`       text, arch, features, opt, select (how hard the back end tries, 0 to 3; default opt) -> ptx, ms
-`cubin`     the same and ptxas (a path) -> ptx, cubin, log, ms
-`assemble`  ptx, arch, ptxas -> cubin, log, ms
-`object`    text, cpu, features, [isa], opt, allowed (names) -> object, exports, ms
-`listing`   text, cpu, features, [isa], opt -> asm, ms: the same code as text, which takes as long again
-`sass`      cubin, nvdisasm (a path) -> sass, ms
-`ping`      [arch, features, ptxas] -> llvm (version), cpu, features; with an arch it compiles an empty kernel to be warm
+    `ptx`       text, arch, features, opt, select (how hard the back end tries, 0 to 3; default opt) -> ptx, ms
+    `cubin`     the same and ptxas (a path) -> ptx, cubin, log, ms
+    `assemble`  ptx, arch, ptxas -> cubin, log, ms
+    `object`    text, cpu, features, [isa], opt, allowed (names) -> object, exports, ms
+    `listing`   text, cpu, features, [isa], opt -> asm, ms: the same code as text, which takes as long again
+    `sass`      cubin, nvdisasm (a path) -> sass, ms
+    `ping`      [arch, features, ptxas] -> llvm (version), cpu, features; with an arch it compiles an empty kernel to be warm
 
 With `llvm=True` the first three that take text also return the optimised LLVM text as `llvm`. `gvn=False` leaves out the pass that
 looks for equal values. `ms` maps stage to milliseconds.

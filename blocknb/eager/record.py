@@ -57,12 +57,12 @@ class RecordFull(Exception):
 class Run:
     """One interpreted launch. `programs` are the executed programs in order, and `assigned` the recorded assignments.
 
-    run = kernel.interpret((4,), record=(2, 0, 0))(x, out, BLOCK=64)
-    run["acc"]                     # the values that `acc` took in program (2, 0, 0), in order, as (line, array)
-    run.at(12)                     # what line 12 assigned, the last time: {"acc": array}
+        run = kernel.interpret((4,), record=(2, 0, 0))(x, out, BLOCK=64)
+        run["acc"]                     # the values that `acc` took in program (2, 0, 0), in order, as (line, array)
+        run.at(12)                     # what line 12 assigned, the last time: {"acc": array}
 
-    run = kernel.interpret((4,), watch=["mask"])(x, out, BLOCK=64)
-    run["mask", 3]                 # the same for one of many programs
+        run = kernel.interpret((4,), watch=["mask"])(x, out, BLOCK=64)
+        run["mask", 3]                 # the same for one of many programs
 
     A record also has the parameters of the helpers, once for each call.
 

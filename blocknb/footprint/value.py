@@ -1,10 +1,12 @@
 """The footprint of a launch as a value: which program loads, stores and updates which element, and sentences about it.
 
-found = add.footprint(98)(x, y, out, n, BLOCK=1024)
-print(found)                       # the sentences, the most severe one first
-found["out"].stores.owner          # int32, in the shape of `out`: the program that stores each element, -1: none, -2: several
-found["out"].stores.holes          # [(896, 1000)]: elements that no program stores
-found["out"].stores.of(3)          # the numbers of the elements that program 3 stores
+An example, of a kernel that adds two arrays:
+
+    found = add.footprint(98)(x, y, out, n, BLOCK=1024)
+    print(found)                       # the sentences, the most severe one first
+    found["out"].stores.owner          # int32, in the shape of `out`: the program that stores each element, -1: none, -2: several
+    found["out"].stores.holes          # [(896, 1000)]: elements that no program stores
+    found["out"].stores.of(3)          # the numbers of the elements that program 3 stores
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from blocknb.frontend.target_queries import capability
 from blocknb.ir.core import Value
 from blocknb.language import types as t
 
-#: Batched products with one pair of matrices per warp: the least rows and inner size, the range of columns, and the first sm_* with
-#: mma.sync for 16-bit floats of both kinds.
+#: Batched products with one pair of matrices per warp: the least rows and inner size, and the range of columns. mma.sync takes 16-bit
+#: floats of both kinds from this sm_* on.
 ROWS, COLUMNS, STACKED_FROM = 16, (8, 16), 80
 DOT_DTYPES = (t.float16, t.bfloat16, t.float32, t.float64, t.int8)
 

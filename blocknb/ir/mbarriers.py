@@ -100,8 +100,8 @@ class Map:
 
 @dataclass(frozen=True)
 class Box:
-    """The address of each element of a buffer, whether it is within bounds, the number of the instruction that moves it, and its flat index
-    in the buffer."""
+    """What a bulk copy does with each element of a buffer: its address, and whether that is within bounds. `piece` is the number of the
+    instruction that moves it, and `index` its flat index in the buffer."""
 
     address: np.ndarray
     inside: np.ndarray

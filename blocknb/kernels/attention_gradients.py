@@ -30,8 +30,9 @@ from blocknb.kernels.heads import Heads, HeadTiles, Tile, check_arrays, heads_of
 from blocknb.kernels.strides import empty
 
 LOG2E = bl.constexpr(1.4426950408889634)
-#: Heads of k and v whose blocks of a causal mask take turns in the grid, so that the longest programs start first. A model of 8 such
-#: heads with 2048 keys has 16 blocks each: block by block of one head, the last programs would take a quarter of the time alone.
+#: Heads of k and v whose blocks of a causal mask take turns in the grid, so that the longest programs start first. A model of 8 such heads
+#: with 2048 keys has 16 blocks each. If the blocks of one head ran one after another, the last programs would run alone for a quarter of
+#: the time.
 MOST_INTERLEAVED_HEADS = 8
 BLOCK = bl.constexpr(128)  # queries; scratch memory holds whole blocks of them
 
@@ -218,8 +219,8 @@ SOME_ROWS = 64
 AHEAD = {64, 128}  # widths of heads whose iterations compute the scores of the next one, where programs add to dq
 #: Tiles of programs that have keys and add to dq; and the (width, causal) pairs for which this was measured to be faster.
 ADDING = HeadTiles({64: (64, 128, 8, 2), 128: (64, 128, 8, 2)}, {})
-#: The same with a causal mask where heads of q share one of k and v: few programs of unequal length, so two smaller ones per multiprocessor
-#: balance better. 32 heads of q and 8 of k, 4 x 2048 positions on an H200: 0.43 ms instead of 0.53.
+#: The same with a causal mask where heads of q share one of k and v. There are few programs of unequal length, so two smaller ones per
+#: multiprocessor balance better. 32 heads of q and 8 of k, with 4 x 2048 positions on an H200, take 0.43 ms instead of 0.53.
 GROUPED = HeadTiles({64: (64, 64, 4, 2), 128: (64, 128, 8, 2)}, {})
 FASTER = {(64, False), (64, True), (128, False)}
 BOXES: set[tuple[int, bool]] = set()  # (width, causal) pairs whose sums are rows of numbers, to which TMA adds

@@ -12,9 +12,9 @@ LONGEST = 1 << 16  # elements of a row that one program keeps in registers
 HOST_TILE = 1 << 8  # elements of short rows that a program processes together on a CPU, where it is one thread
 MOST_WARPS = 16  # per program; with more, too few programs fit on an SM
 
-#: A rule maps BLOCK, the element size (2 to 4 bytes) and whether rows are 16-byte aligned to the rows and warps per program on a GPU.
-#: Each rule was fitted to times on an H200 over all ROWS and num_warps (`bench --search`), for fp32 and fp16 and rows of 256 to 32768
-#: elements. Its choice is the fastest there, or within the noise.
+#: A rule gives the rows and warps per program on a GPU. Its arguments are BLOCK, the element size (2 to 4 bytes), and whether rows are
+#: aligned to 16 bytes. Each rule was fitted to times on an H200 over all ROWS and num_warps (`bench --search`). The dtypes were fp32 and
+#: fp16, and the rows had 256 to 32768 elements. Its choice is the fastest there, or within the noise.
 Rule = Callable[[int, int, bool], tuple[int, int]]
 
 

@@ -9,8 +9,9 @@ from blocknb.kernels.shapes import TileShape
 #: Activations by name; gelu is the approximation by tanh (Hendrycks, Gimpel 2016), leaky_relu has the slope 0.01.
 ACTIVATIONS = ("", "relu", "leaky_relu", "silu", "gelu")
 #: The eviction policy of an operand that a launch reads once. The L2 cache then replaces its lines first. Lines that other kernels have
-#: written stay, and no load waits until one of them is in memory. The size of the L2 cache does not matter: in turns over fp16 weights of
-#: 8 to 80 MB on an H200 (60 MB of L2), 1 and 16 rows took 0.95 to 1.04 times as long with it, and at most as long from 48 MB on.
+#: written stay, and no load waits until one of them is in memory. The size of the L2 cache does not matter. Launches took turns over fp16
+#: weights of 8 to 80 MB on an H200 with 60 MB of L2. 1 and 16 rows took 0.95 to 1.04 times as long with it, and at most as long from 48 MB
+#: on.
 STREAMED = "evict_first"
 
 

@@ -40,8 +40,8 @@ from blocknb.layouts.shared import SharedLayout, keeps_sectors, matrix_cost, row
 # Rough cycles on an SM, whose warps share one shuffle and shared-memory pipe.
 SELECT_CYCLES = 2  # of a warp: a partition of the SM selects 16 lanes per cycle
 #: Of a shuffle in that pipe: a wavefront and an instruction, as `access_price` counts them. The CUDA C++ Programming Guide (arithmetic
-#: instructions, throughput) has 32 results per cycle and SM. On an H200, eleven kernels of flash-linear-attention with a conversion of 64 x
-#: 64 floats by 32 shuffles and 128 selects took 0.76 to 0.97 of the time through shared memory.
+#: instructions, throughput) has 32 results per cycle and SM. Eleven kernels of flash-linear-attention convert 64 x 64 floats. With 32
+#: shuffles and 128 selects they took 0.76 to 0.97 of the time through shared memory on an H200.
 SHUFFLE_CYCLES = 2
 PARTITIONS = 4  # of an SM; a warp stays in one
 SHUFFLE_LATENCY = 25

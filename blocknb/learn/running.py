@@ -349,8 +349,8 @@ def limited(seconds: float) -> Iterator[None]:
         with lock:
             over.set()
         if raised and not arrived:
-            # Let a pending TimeUp arrive at a jump. If it were taken back by PyThreadState_SetAsyncExc(ident, None), CPython 3.11 would
-            # keep its eval breaker set, and a traced generator would never resume (a debugger, coverage).
+            # Let a pending TimeUp arrive at a jump. PyThreadState_SetAsyncExc(ident, None) would take it back, but CPython 3.11 would then
+            # keep its eval breaker set. A traced generator, as of a debugger or of coverage, would never resume.
             with suppress(TimeUp):
                 for _ in range(100):
                     pass

@@ -24,8 +24,8 @@ from blocknb.language.check_modes import NAMES, parse_checks
 from blocknb.runtime.divisor_specialization import moduli
 from blocknb.trace import Note
 
-#: The launch options and their defaults. The compiler decides where the default is None: on `checked` and `debug` by the device (see
-#: `passes.bounds_checks`), on `num_warps` and `num_stages` by the kernel (see `passes.choose_num_warps`, `passes.pipelining.stages`).
+#: The launch options and their defaults. The compiler decides where the default is None. `checked` and `debug` follow from the device (see
+#: `passes.bounds_checks`). `num_warps` and `num_stages` follow from the kernel (see `passes.choose_num_warps`, `passes.pipelining.stages`).
 #: `num_ctas` has an effect only if it is 2 (see `passes.pipelining.multicast`).
 OPTIONS: Mapping[str, Any] = MappingProxyType(
     {

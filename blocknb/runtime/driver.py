@@ -39,8 +39,8 @@ _STATIC_SHARED_LIMIT = 48 * 1024  # bytes that a kernel may use without _MAX_DYN
 _FORMATS = {"i1": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q"}  # of `struct`, by the short name of a dtype
 _FORMATS |= {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "f16": "e", "f32": "f", "f64": "d"}
 
-#: The view into which a launch packs the addresses of tensor maps and its values, the address of the table of kernel parameters, and the
-#: memory of both.
+#: The memory of the arguments of a launch. The first is the view into which it packs the addresses of tensor maps and its values. The
+#: others are the address of the table of kernel parameters, and the memory of both.
 Slots = tuple[memoryview, int, ctypes.Array]
 
 #: The names of the kernels launched last.

@@ -125,8 +125,8 @@ def test_second_loop_continues_the_online_softmax_of_the_first(keep: bool, count
 def test_attention_needs_one_instruction_per_exponential() -> None:
     case = CASES["attention"]
     func, _ = case.lower(case.make(np.random.default_rng(0)), "sm_90a")
-    # P, and one number per row: of the first iteration, whose products `mma_softmax_overlap` begins before the loop, and of the loop, whose
-    # weights it computes after a wait.
+    # P, and one number per row. Each of both exists for the first iteration, whose products `mma_softmax_overlap` begins before the loop,
+    # and for the loop. The loop computes its weights after a wait.
     assert [bool(op.attrs.get("flush_denormals")) for op in func.ops() if op.name == "exp"] == [
         True,
         False,

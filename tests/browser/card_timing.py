@@ -2,11 +2,10 @@
 
     python tests/browser/card_timing.py [ROUNDS] [--against CHECKOUT]
 
-The kernels are softmax, add and a matrix product, including their GPU code. "cold" is a new kernel process with an empty cache of
-compiled code, "from cache" a new process with a full cache, and "run again" the same process. The slider moves to values that were not
-compiled before. A card counts as shown in the frame after its views have their text. The output is the median over the rounds, with all
-times.
-With `--against`, the rounds of another checkout and of this one take turns.
+The kernels are softmax, add and a matrix product, including their GPU code. "cold" is a new kernel process with an empty cache of compiled
+code. "from cache" is a new process with a full cache, and "run again" the same process. The slider moves to values that were not compiled
+before. A card counts as shown in the frame after its views have their text. The output is the median over the rounds, with all times. With
+`--against`, the rounds of another checkout and of this one take turns.
 """
 
 from __future__ import annotations

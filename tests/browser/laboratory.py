@@ -40,9 +40,9 @@ def kernel_spec(python: str) -> dict[str, Any]:
     return {"argv": argv, "display_name": "Python 3", "language": "python"}
 
 
-#: Errors of other software: the manager of ipywidgets in a notebook without a kernel, the debugger after a kernel restart, and JupyterLab
-#: when the server forwards a buffered message of a restarted kernel together with its topic, and when it renders a text with a picture
-#: before it has replaced the picture's address by its data.
+#: Errors of other software: the manager of ipywidgets in a notebook without a kernel, and the debugger after a kernel restart. JupyterLab
+#: renders a text with a picture before it has replaced the picture's address by its data. It also fails if the server forwards a buffered
+#: message of a restarted kernel together with its topic.
 UNRELATED = (
     "/extensions/@jupyter-widgets/jupyterlab-manager/",
     "Could not restore the debugger state",

@@ -3,9 +3,9 @@
     python tests/browser/many_cards.py [ROUNDS] [CARDS] [WINDOWING]
 
 The cards are those of a sum, a softmax and a matrix product in turn, each with its GPU code. "open" is the time from the command to the
-frame in which the first card shows its machine code and every card in the window of the notebook is mounted. "read" is the time to scroll
-through the notebook, and to see the code of every card. "heap" is what the notebook adds to the page, after garbage collection, against an
-empty notebook. The output is the median over the rounds, with all values.
+first frame in which the first card shows its machine code. Every card in the window of the notebook is mounted then. "read" is the time to
+scroll through the notebook, and to see the code of every card. "heap" is what the notebook adds to the page, after garbage collection,
+against an empty notebook. The output is the median over the rounds, with all values.
 """
 
 from __future__ import annotations

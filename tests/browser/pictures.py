@@ -2,8 +2,8 @@
 
 The card is a saved output (pictures/card.json.gz), so its texts and numbers never change. Its width is set to 1000, 720 and 420 px, and to
 half of each, which is the layout at a zoom of 200 %. Its fonts are those of Matplotlib, so they are the same on every machine. A picture is
-stored at a fraction of its size. Two pictures are equal if they have nearly the same size and few pixels that differ clearly: rasterised
-text differs a little between machines, a moved text differs a lot.
+stored at a fraction of its size. Two pictures are equal if they have nearly the same size and few pixels that differ clearly. Rasterised
+text differs a little between machines, and a moved text differs a lot.
 
 `python scripts/pictures.py` takes the pictures again.
 """

@@ -1,4 +1,4 @@
-"""The IR after a pass is edited in the card: the result replaces the code, a wrong text shows its place, and a saved page has no edit."""
+"""The IR after a pass is edited in the card. The result replaces the code, a wrong text shows its place, and a saved page has no edit."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def in_warp(
 
 @st.composite
 def layouts(draw) -> Layout:
-    """A layout of one warp in which the bits of a tile of rank 1 to 3 are dealt to registers and lanes in any order."""
+    """A layout of one warp. It deals the bits of a tile of rank 1 to 3 to registers and lanes in any order."""
     shape = tuple(1 << draw(st.integers(0, 4)) for _ in range(draw(st.integers(1, 3))))
     bits = draw(st.permutations([1 << i for i in range(int(np.prod(shape)).bit_length() - 1)]))
     lanes = [*bits[: draw(st.integers(0, 5))]]

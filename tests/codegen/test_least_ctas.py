@@ -1,4 +1,5 @@
-"""The least number of CTAs per SM that a kernel asks ptxas for, by which it may take more registers for loads of a later iteration."""
+"""The least number of CTAs per SM that a kernel asks ptxas for. With fewer CTAs, it may take more registers for loads of a later
+iteration."""
 
 from __future__ import annotations
 

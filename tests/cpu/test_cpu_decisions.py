@@ -1,7 +1,7 @@
 """The decisions of the CPU code generator for each kernel, as golden files that change with the rules.
 
-Other tests pass for any decision, since all of them give right results. The files list the loop nests and their vectors, the places of
-tiles in scratch memory and their lifetimes, rows with mask bounds, written padding, non-temporal stores, and prefetched rows.
+Other tests pass for any decision, since all of them give right results. The files list the loop nests and their vectors, and the places and
+lifetimes of tiles in scratch memory. They also list rows with mask bounds, written padding, non-temporal stores, and prefetched rows.
 """
 
 from __future__ import annotations

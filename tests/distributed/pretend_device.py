@@ -1,8 +1,8 @@
 """A device with streams that run on a simulated clock, for tests of streaming.
 
-Each operation starts when its stream and, for copies, the engine of its direction are free, and all events that the stream waits for have
-happened. It takes one unit of time per element. Effects on memory happen at once, and a stale read is found by the log: `overlapping`
-tells whether a copy ran while a kernel did, and `read_before_written` names kernels that began before the copies of their arrays ended.
+An operation starts when its stream is free, and all events that the stream waits for have happened. A copy also waits for the engine of its
+direction. It takes one unit of time per element. Effects on memory happen at once, and the log shows a stale read. `overlapping` tells
+whether a copy ran while a kernel did. `read_before_written` names kernels that began before the copies of their arrays ended.
 """
 
 from __future__ import annotations

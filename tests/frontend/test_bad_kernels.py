@@ -1,8 +1,8 @@
 """Kernels with typical mistakes: the error message, its place, and that following the hint works.
 
-The cases are in bad_kernels/*.txt. A case is a source, the expected place marked with carets below the line, fragments of the message and
-the hint, and often the corrected source (`right`), which must run and give what `gives` says. A source without a `def` is the body of a
-kernel `k(x, y, i, out, n, s, BLOCK)`.
+The cases are in bad_kernels/*.txt. A case is a source, the expected place marked with carets below the line, and fragments of the message
+and the hint. Often it has the corrected source (`right`), which must run and give what `gives` says. A source without a `def` is the body
+of a kernel `k(x, y, i, out, n, s, BLOCK)`.
 """
 
 from __future__ import annotations

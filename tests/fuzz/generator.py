@@ -1,7 +1,7 @@
 """Generates random block programs whose results are the same on every correct implementation, or differ within known bounds.
 
-Divisors are positive, shifts in range, casts fit; `writer` bounds the values. Everything else is random: shapes that broadcast, strides
-in any order, known or not, loops that carry tiles, scalars and pointers, arrays that are read in another order than they were written.
+Divisors are positive, shifts in range, casts fit; `writer` bounds the values. Everything else is random: shapes that broadcast, and strides
+in any order, known or not. Loops carry tiles, scalars and pointers, and arrays are read in another order than they were written.
 """
 
 from __future__ import annotations

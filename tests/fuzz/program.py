@@ -1,8 +1,8 @@
 """A random block program as data: its source as a tree of lines, its arguments, and the error bounds of its results.
 
 The source is Python text, which is readable when a program fails; it enters the compiler through linecache, like a notebook cell. The
-interpreter on the front end's IR gives the reference for the IR after every pass for every target, for machine code on the CPU, and
-(tests/gpu) for a GPU.
+interpreter on the front end's IR gives the reference. The IR after every pass for every target and the machine code on the CPU must agree
+with it. In tests/gpu, the machine code on a GPU must, too.
 """
 
 from __future__ import annotations

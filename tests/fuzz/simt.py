@@ -1,9 +1,8 @@
 """Simulates the LLVM text of a GPU kernel in NumPy, with all threads of a CTA in lockstep, so that tests need no GPU.
 
-A value is an array with one row per thread. Control flow of a block program is uniform, so all threads take a branch or none does
-(anything else is an error), and shuffles permute rows. The fragments of tensor-core instructions follow the PTX ISA, independently of the
-compiler's tables. As on hardware, every access must lie inside an array and be aligned. Barriers do nothing in lockstep; `races` finds
-missing ones.
+A value is an array with one row per thread. Control flow of a block program is uniform, so all threads take a branch or none does. Anything
+else is an error. Shuffles permute rows. The fragments of tensor-core instructions follow the PTX ISA, independently of the compiler's
+tables. As on hardware, every access must lie inside an array and be aligned. Barriers do nothing in lockstep; `races` finds missing ones.
 """
 
 from __future__ import annotations

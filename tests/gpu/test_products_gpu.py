@@ -1,7 +1,7 @@
 """The ready-made matrix products on a GPU against float64.
 
-The tests cover every strategy, dtype and order with the default tiles, partial tiles, views, batches and groups, and that a result is the
-same in every run.
+The tests cover every strategy, dtype and order with the default tiles, partial tiles, views, batches and groups. They also check that a
+result is the same in every run.
 """
 
 from __future__ import annotations

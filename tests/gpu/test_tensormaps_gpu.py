@@ -24,8 +24,8 @@ from blocknb.runtime.request import KernelCode
 cupy = pytest.importorskip("cupy")
 
 BOX = 8
-#: Program (p, q) copies the box of 8 x 8 at (8 p, 8 q) of x to shared memory, writes its contents to `seen` (64
-#: floats per program), and copies it to the same place of `out`.
+#: Program (p, q) copies the box of 8 x 8 at (8 p, 8 q) of x to shared memory. It writes the contents to `seen` (64 floats per program), and
+#: copies the box to the same place of `out`.
 PTX = """
 .version 8.0
 .target sm_90

@@ -1,8 +1,8 @@
 """The kernels that test every part of the compiler, each with random arguments and a NumPy reference.
 
-A `Case` makes fresh arguments and the expected contents of each written array, in float64. Outputs start as poison (NaN, or a bit
-pattern), and the reference starts from a copy of it, so elements that the kernel must not write are checked as well. The same cases run
-through the interpreter before and after every pass, through ptxas for every target, on the CPU, and on a GPU.
+A `Case` makes fresh arguments and the expected contents of each written array, in float64. Outputs start as poison (NaN, or a bit pattern),
+and the reference starts from a copy of it. So the tests also check the elements that the kernel must not write. The same cases run through
+the interpreter before and after every pass, through ptxas for every target, on the CPU, and on a GPU.
 """
 
 from __future__ import annotations

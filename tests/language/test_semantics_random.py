@@ -49,8 +49,8 @@ def test_random_bits_and_uniforms_equal_philox_bit_for_bit(seed):
     np.testing.assert_array_equal(got[8:], uniform(words[2]).view(np.uint32))
 
 
-#: The results of Triton 3.6 (its interpreter) for the offsets 0, 715827883, 2 x 715827883 and 3 x 715827883 - 2^32:
-#: seed -> (randint, rand as hexadecimal floats, the bits of the third of rand4x, randn).
+#: The results of the interpreter of Triton 3.6 for four offsets: 0, 715827883, 2 x 715827883 and 3 x 715827883 - 2^32. A seed has (randint,
+#: rand as hexadecimal floats, the bits of the third of rand4x, randn).
 PRINTED = {
     0: (
         [1713891541, 3627936371, 1448270857, 2853579494],

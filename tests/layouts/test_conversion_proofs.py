@@ -1,8 +1,9 @@
 """Layout conversions are proved over GF(2): for each plan, every element arrives where the target layout wants it.
 
 All parts of a plan are linear over XOR: layouts, the three steps of a shuffle, buffers. So it suffices to check zero and each bit of a
-place. The proof covers all pairs of layouts that the tables produce for a shape: blocked, crosswise, fragments of mma and wgmma and their
-operands, FMA accumulators, slices along warps. `--full` proves all power-of-two shapes of up to 2^16 elements with 1 to 8 warps.
+place. The proof covers all pairs of layouts that the tables produce for a shape: blocked, crosswise, FMA accumulators, and slices along
+warps. The fragments of mma and wgmma and their operands belong to them, too. `--full` proves all power-of-two shapes of up to 2^16 elements
+with 1 to 8 warps.
 """
 
 from __future__ import annotations
@@ -179,8 +180,8 @@ def shapes(most_bits: int, ranks: Sequence[int]) -> list[tuple[int, ...]]:
 def prove_all(shape: tuple[int, ...], warps: int, one_in: int) -> int:
     """Proves the conversions between all layouts of a shape; returns their number.
 
-    Conversions by registers and lanes are proved all. One that goes through a buffer is right if the buffer is a bijection, and the store
-    and the load visit each register at its element's offset. That is a property of one layout and one buffer, so one in so many pairs
+    All conversions by registers and lanes are proved. A conversion through a buffer is right if the buffer is a bijection. The store and
+    the load also have to visit each register at its element's offset. That is a property of one layout and one buffer. So only one in `one_in` pairs
     chooses the buffer, and the choices of all pairs are of few kinds.
     """
     found, count = layouts(shape, warps), 0

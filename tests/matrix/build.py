@@ -1,8 +1,8 @@
 """Generates kernels from the table: many entries per kernel, each on its own regions of a few shared arrays.
 
 An entry on operands of given dtypes and shapes becomes a function of pointers (a *site*), which the kernel calls once for each region;
-scalars are a loop over such calls. The results of a site at rank 1 are compared with the reference, and the same operands as scalars and
-at other ranks must give the same bits. Results start as poison, and elements that no site writes must still be poison afterwards.
+scalars are a loop over such calls. The results of a site at rank 1 are compared with the reference. The same operands as scalars and at
+other ranks must give the same bits. Results start as poison, and elements that no site writes must still be poison afterwards.
 """
 
 from __future__ import annotations

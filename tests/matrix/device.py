@@ -63,8 +63,8 @@ for _name, _function, _domain in (
     ("cos", np.cos, between(-100, 100)),
 ):
     device(_name, 1, _function, domain=_domain, ulps=4, on_gpu=64 if _name == "exp" else 0)
-# A quotient of sine and cosine, each within 1.6 units: those of a quotient are up to three of theirs, since the two lie on a circle,
-# and it is rounded.
+# A quotient of sine and cosine, each within 1.6 units. The error of the quotient is up to three of theirs, since the two lie on a circle.
+# The quotient is rounded, too.
 device("tan", 1, np.tan, domain=between(-100, 100), ulps=3 * 1.6 + 0.5)
 for _name, _function in (
     ("trunc", np.trunc),
@@ -90,8 +90,8 @@ for _name, _function, _domain, _ulps in (
 
 
 def inverse_erf(y: np.ndarray) -> np.ndarray:
-    """The inverse of erf on [-0.96, 0.96], to float64's precision even for small numbers: bisected between sqrt(pi)/2 |y|, which
-    is less, and twice that, which is more."""
+    """The inverse of erf on [-0.96, 0.96], to float64's precision even for small numbers. It bisects between sqrt(pi)/2 |y|, which is less,
+    and twice that, which is more."""
     low = np.abs(y).astype(np.float64) * (math.sqrt(math.pi) / 2)
     high = low * 2
     for _ in range(52):
@@ -200,8 +200,8 @@ for _name, _domain in (("pow", between(0.1, 20)), ("powi", between(-3, 3))):
         ulps=8,
         refuses=False,
     )
-# Where the result is just above 3/8 it is pi/4 less the quotient of a difference and a sum, which is up to 0.42: three roundings of
-# that make 2.5 units, and there are two sums after it.
+# Where the result is just above 3/8, it is pi/4 less the quotient of a difference and a sum. This quotient is up to 0.42. Its three
+# roundings make 2.5 units, and two sums follow.
 device("atan2", 2, np.arctan2, ulps=2.5 + 1 + 0.1)
 for _name, _function in (("hypot", np.hypot), ("fmod", np.fmod), ("copysign", np.copysign)):
     device(

@@ -1,7 +1,8 @@
 """Reads the corpus of cells, runs a cell in an IPython shell of this process, and collects what blocknb tells about it.
 
-A file in wrong/ holds mistakes: a cell, carets below the lines that the message may point to, and the words of the message, one text a
-line (`! text` must not occur). A file in right/ holds cells whose launches are right, some of which look like mistakes.
+A file in wrong/ holds mistakes. A mistake is a cell, carets below the lines that the message may point to, and the words of the message.
+There is one text per line, and the text of `! text` must not occur. A file in right/ holds cells whose launches are right, some of which
+look like mistakes.
 """
 
 from __future__ import annotations

@@ -107,8 +107,8 @@ def test_a_terminal_without_colours_gets_errors_without_colours(shell, capsys):
 
 # ---- which representation a front end shows ------------------------------------------------------------------------------------
 
-#: microsoft/vscode-jupyter sorts the items of an output in this order (`orderOfMimeTypes`), and VS Code shows the first one that has a
-#: renderer and is trusted (`CellOutputViewModel.resolveMimeTypes`).
+#: microsoft/vscode-jupyter sorts the items of an output in this order (`orderOfMimeTypes`). VS Code shows the first one that has a renderer
+#: and is trusted (`CellOutputViewModel.resolveMimeTypes`).
 VSCODE_ORDER = (
     "application/vnd.",
     "application/vdom.",

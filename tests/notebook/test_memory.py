@@ -1,4 +1,5 @@
-"""The memory of a cell: arrays by name, the peak on the CPU, CuPy's pools and copies on a GPU, and who holds memory when it runs out."""
+"""The memory of a cell: arrays by name, the peak on the CPU, and CuPy's pools and copies on a GPU. If it runs out, the error names what
+holds memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The card where there is no ptxas, as on macOS: PTX is there, and the SASS tab says why it is empty and what to do."""
+"""The card where there is no ptxas, as on macOS. PTX is there, and the SASS tab says why it is empty and what to do."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def agree(made: Specialisation, rate: numbers.Rate | None, work: Work, undrawn: 
 BY_DATA = {"cross_entropy", "gemm_grouped"}
 SHAPES = {1: (3000,), 2: (96, 200), 3: (64, 48, 80), 4: (2, 64, 48, 80)}
 SHAPES_BY_NAME = {"skinny_int4": (64, 64, 128)}  # whole groups of weights and whole tiles
-#: Benchmarks that count what a user counts, not what their kernels do: `decode` and triangles read more than once or less than all, public
+#: Benchmarks that count what a user counts, not what their kernels do. `decode` and triangles read more than once or less than all. Public
 #: forms of stream-K and block-sparse products take their own shapes.
 UNCOUNTED = {f"{KINDS}_{name}" for name in (
     "argmax_all", "block_rows", "block_sparse", "split_k_in_turn", "stream_k", "stream_k_one_loop", "triangles_16", "triangles_32",

@@ -1,7 +1,7 @@
 """All small terms that the peephole rules may match: every elementwise op on unknowns, constants, and results of another op.
 
-`terms` gives each as a function of one store, so that `simplify` rewrites it and the solver compares both. Constants are those that rules
-distinguish (0, 1, all ones, powers of two), the ends of the dtype, and random ones: a rule inspects constants, so they cannot be unknowns.
+`terms` gives each as a function of one store, so that `simplify` rewrites it and the solver compares both. Rules inspect constants, so
+these cannot be unknowns. They are those that rules distinguish (0, 1, all ones, powers of two), the ends of the dtype, and random ones.
 """
 
 from __future__ import annotations

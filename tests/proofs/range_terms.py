@@ -1,7 +1,8 @@
 """Functions of integers within promised bounds, and what the range analysis says about them as claims for the solver.
 
-`claims` asks the analysis about every value of a function: its bounds, the truth of a comparison, its linear form if the form is exact (it
-then agrees with the value modulo the width). Each answer becomes a term that must hold for all operands within the promised bounds.
+`claims` asks the analysis about every value of a function. The answers are its bounds, the truth of a comparison, and its linear form. If
+that form is exact, it agrees with the value modulo the width. Each answer becomes a term that must hold for all operands within the
+promised bounds.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Translates IR into terms of the SMT solver z3, so that it proves two functions equal for all operands (translation validation).
 
-The meaning of each op is that of the op table: integers wrap, quotients are truncated and 0 for a divisor of zero, shifts by the width or
-more move every bit out. A tile is a NumPy array of terms, so shape ops are NumPy's. A load is an unknown per element; it keeps its unknowns
-as long as it keeps its id. Floats are z3's IEEE numbers, which have one NaN. So equal means equal to the bit, except for a NaN's payload.
-`test_translators.py` compares every op with the op table on extreme and random numbers. Source: Lopes et al., "Alive2: Bounded Translation
-Validation for LLVM" (PLDI 2021).
+The meaning of each op is that of the op table. Integers wrap, and quotients are truncated, and 0 for a divisor of zero. Shifts by the width
+or more move every bit out. A tile is a NumPy array of terms, so shape ops are NumPy's. A load is an unknown per element; it keeps its
+unknowns as long as it keeps its id. Floats are z3's IEEE numbers, which have one NaN. So equal means equal to the bit, except for a NaN's
+payload. `test_translators.py` compares every op with the op table on extreme and random numbers. Source: Lopes et al., "Alive2: Bounded
+Translation Validation for LLVM" (PLDI 2021).
 """
 
 from __future__ import annotations

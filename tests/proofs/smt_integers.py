@@ -1,8 +1,8 @@
 """Translates 32-bit scalar IR into terms of unbounded integers, where multiplications and divisions are equations and not circuits.
 
-A solver cannot decide a product and a quotient of two unknown 32-bit words in bits. Over the integers, "q is a divided by b" is
-`a = q b + r` with 0 <= r < |b|, and a wrap-around is the subtraction of a multiple of 2^32. Each becomes an equation with fresh unknowns,
-which exist for all operands and are unique. So a claim that follows from the equations holds for the words.
+A solver cannot decide a product and a quotient of two unknown 32-bit words in bits. Over the integers, "q is a divided by b" is `a = q b +
+r` with 0 <= r < |b|. A wrap-around is the subtraction of a multiple of 2^32. Each becomes an equation with fresh unknowns, which exist for
+all operands and are unique. So a claim that follows from the equations holds for the words.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The LLVM text of scalar integer ops, comparisons and casts is proved against the op table, for the CPU and for GPUs.
 
-The code generators write guards for what LLVM leaves undefined: shifts by the width, divisors of zero, the least number by -1, floats
-out of range. The proof covers value, poison and undefined behaviour for all operands. Wide quotients are an unknown function: the proof
-is about the guards. `--full` proves all dtypes.
+The code generators write guards for what LLVM leaves undefined. These are shifts by the width, divisors of zero, the least number by -1,
+and floats out of range. The proof covers value, poison and undefined behaviour for all operands. Wide quotients are an unknown function:
+the proof is about the guards. `--full` proves all dtypes.
 """
 
 from __future__ import annotations

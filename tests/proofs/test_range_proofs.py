@@ -1,7 +1,7 @@
 """The range analysis is proved: what it says about a value holds for all operands within their promised bounds.
 
-Each op is proved with unknown and constant operands, for bounds of each sign, and so are random chains of ops with tiles, casts and
-selects. `--full` proves all widths and 4,000 chains. What these facts decide (masks, comparisons) is then right, too.
+Each op is proved with unknown and constant operands, for bounds of each sign. Random chains of ops with tiles, casts and selects are
+proved, too. `--full` proves all widths and 4,000 chains. What these facts decide (masks, comparisons) is then right, too.
 """
 
 from __future__ import annotations

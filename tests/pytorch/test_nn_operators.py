@@ -1,5 +1,5 @@
-"""Embedding, group norm, LoRA, mixtures of experts, divergences and preference losses by table: gradcheck in float64, low precision against
-float64, strides, empty batches, torch.compile, torch.func, autocast, and `op.check` of their operators."""
+"""Embedding, group norm, LoRA, mixtures of experts, divergences and preference losses by table. The table has gradcheck in float64, low
+precision against float64, strides, empty batches, torch.compile, torch.func and autocast. `op.check` checks their operators."""
 
 from __future__ import annotations
 
@@ -208,14 +208,15 @@ def test_group_norm_of_a_large_mean_keeps_its_digits() -> None:
     deviation = x.double().reshape(128, 2, 600).std(-1, correction=0, keepdim=True)
     off = (nn.group_norm(x, 2).double() - F.group_norm(x.double(), 2)).reshape(128, 2, 600) * deviation
     # x - mean is exact (Sterbenz), and its result is divided by the standard deviation, so `off` is the error of the mean in fp32. The
-    # kernel adds the mean of x - mean, whose own error is far below an ulp, so the mean of a channel has 1 rounding, as exact as fp32 can
-    # be. The mean of two channels has another one, of their sum. Each is at most 2**-13, half an ulp of numbers from 2048 to 4096.
+    # kernel adds the mean of x - mean, whose own error is far below an ulp. So the mean of a channel has 1 rounding, and is as exact as
+    # fp32 can be. The mean of two channels has another one, of their sum. Each is at most 2**-13, half an ulp of numbers from 2048 to 4096.
     # z itself is at most 6: its own roundings are at most 6 * 2**-24 each, and two hundredths cover several.
     half_ulp = 2**-13
     assert off.abs().max() < 2.02 * half_ulp
     # In units of half_ulp**2, the rounding of a channel has a variance of 1/3, and the mean of two channels 1/6. Their sum is a multiple of
-    # 2**-12, so its rounding to multiples of 2**-11 is 0 or a tie: a variance of 1/2, and 2/3 in all. The square of the whole has a
-    # standard deviation of 0.79 (its fourth moment is 1.07), and the mean of 256 groups a 16th of it. The bound adds five of these.
+    # 2**-12, so its rounding to multiples of 2**-11 is 0 or a tie. That is a variance of 1/2, and the whole has 2/3. The square of the
+    # whole has a standard deviation of 0.79 (its fourth moment is 1.07). The mean of 256 groups has a 16th of it. The bound adds five of
+    # these.
     assert off.square().mean() < (2 / 3 + 5 * 0.79 / 16) * half_ulp**2
 
 

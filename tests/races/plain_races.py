@@ -1,7 +1,7 @@
 """Racy kernels without atomics that order anything: wrong addresses, updates in place, reductions without atomics.
 
-Several are samples of compute-sanitizer (block_error, warp_error, sum reduction, suballocation) and textbook mistakes, said in block
-programs: a program takes the place of a thread or a warp, and global memory that of shared memory.
+Several are samples of compute-sanitizer (block_error, warp_error, sum reduction, suballocation) and textbook mistakes, written as block
+programs. A program takes the place of a thread or a warp, and global memory that of shared memory.
 """
 
 from __future__ import annotations

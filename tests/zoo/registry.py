@@ -20,8 +20,8 @@ class Specimen:
     """`make(rng)` gives fresh inputs by name, NumPy arrays and numbers; `call` is a project's wrapper around its kernels, and gives
     an array or several; `reference` takes the inputs with floats as float64 and gives what `call` should have.
 
-    `rtol` and `atol` are for an element; `atol` counts in the largest magnitude of an output. Where the inputs decide how much is
-    lost, `error` takes them as `reference` does and gives, for each result, how far an element may be off. `gpu_only` kernels hold PTX.
+    `rtol` and `atol` are for an element; `atol` counts in the largest magnitude of an output. Where the inputs decide how much is lost,
+    `error` takes them as `reference` does. It gives for each result how far an element may be off. `gpu_only` kernels hold PTX.
     """
 
     name: str

@@ -24,7 +24,7 @@ CPU: tuple[Shape, ...] = ((1024, 1024, 1024), (1000, 1000, 1000))
 PRODUCTS = ("gemm", "ragged", "skinny")  # the first words of the names of benchmarks that multiply matrices
 PEERS = ("torch", "CuPy", "Triton", "Triton TMA", "pointers", "unspecialized")
 #: rtol and atol for the rounding of results, and of sums of up to 16384 products of normal numbers in each format. Hopper's tensor cores
-#: keep about 14 bits of fp8 sums: a few of 67 million results at K = 8192 differ by more than 1, also in torch.
+#: keep about 14 bits of fp8 sums. A few of 67 million results at K = 8192 differ by more than 1, also in torch.
 TOLERANCE = {
     "fp32": (1e-4, 1e-3), "fp16": (5e-3, 5e-2), "bf16": (2e-2, 1e-1), "tf32": (2e-3, 0.3), "fp8": (2e-2, 3.0), "int8": (0.0, 0.0),
 }  # fmt: skip

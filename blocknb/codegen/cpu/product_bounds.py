@@ -2,8 +2,8 @@
 
 Tiles are powers of two and matrices are not. Masked loads fill the operands' padding along k with zeros, whose products change no sum if
 both operands are zero there. Rows and columns of the result that only masked stores read need no products at all. So the loops of the
-microkernel end where these masks end. This is dead code elimination with the elements of a tile for instructions (the demanded elements of
-LLVM's InstCombine), with bounds that are known at run time.
+microkernel end where these masks end. This is dead code elimination, for elements of a tile instead of instructions, with bounds that are
+known at run time. LLVM's InstCombine calls the used parts demanded elements.
 """
 
 from __future__ import annotations

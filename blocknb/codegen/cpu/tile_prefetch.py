@@ -1,10 +1,10 @@
 """Software prefetch for products: while a microkernel multiplies, the L2 cache fetches the tiles of the loop's next iteration.
 
 A product in a loop copies its operands' tiles from the matrices, multiplies them, and goes on to the next tiles. The rows of a tile are
-short and far apart, so the hardware prefetcher does not run ahead, and each copy would wait for the last-level cache or the memory, which
-idle during the multiplications. So the microkernel prefetches one line of the next tile every few steps of k. The prefetch assumes that
-addresses advance by the same distance in each iteration, so it needs no analysis. A wrong address costs only the prefetch, which cannot
-fault. Source of the technique: Mowry, Lam & Gupta, "Design and evaluation of a compiler algorithm for prefetching" (ASPLOS 1992).
+short and far apart, so the hardware prefetcher does not run ahead. Each copy would then wait for the last-level cache or the memory, which
+idle during the multiplications. So the microkernel prefetches one cache line of the next tile every few steps of k. The prefetch assumes
+that addresses advance by the same distance in each iteration, so it needs no analysis. A wrong address costs only the prefetch, which
+cannot fault. Source of the technique: Mowry, Lam & Gupta, "Design and evaluation of a compiler algorithm for prefetching" (ASPLOS 1992).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from blocknb.codegen.scalar_math.instructions import InstructionBuilder
 from blocknb.codegen.scalar_math.register_types import register_type
 from blocknb.ir.core import Block, Op
 
-#: Bytes of a tile: for a smaller one a prefetch does not pay, and larger ones do not fit the L2 cache next to the tiles in use.
+#: Bytes of a tile. A prefetch of a smaller one does not pay. Larger ones do not fit the L2 cache next to the tiles in use.
 LEAST, MOST = 1 << 12, 1 << 19
 LOADS = 2  # per product: its operands
 STEPS = 4  # of k at least between two prefetches

@@ -149,8 +149,8 @@ class TensorCopies(OpLowering):
 def boxes(
     type: Buffer, kind: TensorMap, axes: Sequence[int], extents: Sequence[int] | None = None
 ) -> Iterator[tuple[dict[int, int], int]]:
-    """The boxes of a buffer, or of its first elements along each axis (`extents`): how far each is along the map's axes, and how many bytes
-    from the buffer's start."""
+    """The boxes of a buffer, or of its first elements along each axis (`extents`). A box has its place along the axes of the map, and its
+    distance from the start of the buffer in bytes."""
     rows, columns = extents or type.shape
     for row in range(0, rows, kind.box[axes[0]]):
         for column in range(0, columns, kind.box[axes[1]]):

@@ -32,8 +32,8 @@ TWO_OVER_PI = (
     0x56033046FC7B6BAB,
 )  # fmt: skip
 
-# x = m 2^e; the window of 192 bits starts where a bit of 2/pi times 2^e is worth two quarter turns, so that the top two bits of
-# the product are the quadrant and what follows is the fraction of a quarter turn.
+# x = m 2^e. The window of 192 bits starts where a bit of 2/pi times 2^e is worth two quarter turns. The top two bits of the product are
+# then the quadrant, and the bits below them the fraction of a quarter turn.
 REDUCE = f"""
 @blocknb.two_over_pi = internal constant [20 x i64] [{", ".join(f"i64 {w - (w >> 63 << 64)}" for w in TWO_OVER_PI)}]
 define internal {{ double, i64 }} @blocknb.reduce(double %x) noinline nounwind {{

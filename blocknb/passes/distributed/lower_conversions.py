@@ -62,8 +62,8 @@ def lower_conversions(func: Func, target: Target, notes: Notes) -> Func:
 
     Why: later passes can copy into these buffers ahead of time, share them and place barriers.
 
-    Limits: a conversion stays one if shuffles within warps cost less. It also does if shared memory costs only a little less, and its
-    buffer would take a stage from the loop before it or a CTA from the multiprocessor.
+    Limits: a conversion stays one if shuffles within warps cost less. It also stays one if shared memory costs only a little less, and its
+    buffer has no room. Such a buffer would take a stage from the loop before it, or a CTA from the multiprocessor.
 
     Before:
 
@@ -339,8 +339,8 @@ class ConversionLowering(Rebuild):
 
 
 def copied_tiles(func: Func, target: Target, used: Users) -> dict[Value, Op]:
-    """The loads, by their tiles, in loops with products that are only converted to the layout of a product's result, such as a tile from
-    which a product is subtracted. An asynchronous copy may bring them to the buffer of the conversion."""
+    """The loads, by their tiles, in loops with products, if the tile is only converted to the layout of a product's result. An example is a
+    tile from which a product is subtracted. An asynchronous copy may bring them to the buffer of the conversion."""
     results = {op.result.type.layout for op in func.ops() if op.name == "dot"}
 
     def is_copied(load: Op) -> bool:

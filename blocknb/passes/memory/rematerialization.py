@@ -30,8 +30,8 @@ from blocknb.trace import Notes
 
 LEAST = 16  # elements of a row that a thread holds
 FEW = 4  # registers that may be held
-#: By which the model has to predict that a kernel becomes faster. It predicts too much, because warps of one program overlap, too: softmax
-#: of 32768 elements took 17 % less time on an H200, of 31 % by the model.
+#: By which the model has to predict that a kernel becomes faster. It predicts too much, because warps of one program overlap, too. Softmax
+#: of 32768 elements took 17 % less time on an H200, where the model predicts 31 %.
 GAIN = 1.1
 VIEWS = named("reshapes") | {"promise"}
 

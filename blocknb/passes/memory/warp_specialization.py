@@ -318,8 +318,8 @@ class WarpSpecializationPlanner(PipeliningLegality):
         return TmaCopy(tile.load, tile.views, tile.store, box, kind, axes, needed)
 
     def needed_extents(self, buffer: Value, inner: int, panel: int) -> tuple[int, ...]:
-        """The number of elements along each axis of a buffer that its products read: whole panels along the inner axis, and along the
-        other one a multiple of the rows after which a swizzle repeats in both halves."""
+        """The number of elements along each axis of a buffer that its products read. It is a number of whole panels along the inner axis.
+        Along the other axis it is a multiple of the rows after which a swizzle repeats in both halves."""
         shape, readers = buffer.type.shape, self.readers(buffer)
         products = [x for x in readers if x.name == "dot" and x.args[1] is buffer and "columns" in x.attrs]
         if len(products) < len(readers) or len({x.attrs.get("transposed", ()) for x in products}) > 1:

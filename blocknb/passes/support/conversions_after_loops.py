@@ -1,7 +1,7 @@
 """Conversions after loops with products, which stay shuffles where shared memory costs only little less.
 
 The loop's circular buffers fill shared memory. A buffer for the conversion of its result would take a stage from the loop, or a CTA from
-the SM, and the program converts only once. A kernel without such a loop has room.
+the SM. The program converts only once. A kernel without such a loop has room.
 """
 
 from __future__ import annotations

@@ -241,9 +241,9 @@ class LayoutChoice:
                 self.layouts[root] = layout
 
     def propose_reductions(self) -> None:
-        """Proposes layouts for the results of reductions in loops. A reduction of a product weighs as much as a load of its result: less
-        than the loop's real loads, more than a store after it. The halves of a split product get a proposal outside of loops, too. They are
-        stored in fewer bits than the product has, and each warp keeps its own rows."""
+        """Proposes layouts for the results of reductions in loops. A reduction of a product weighs as much as a load of its result. This is
+        less than the real loads of the loop, and more than a store after it. The halves of a split product get a proposal outside of loops,
+        too. They are stored in fewer bits than the product has, and each warp keeps its own rows."""
         for op, iterations in self.reductions:
             value, axis, views = op.args[0], op.attrs["axis"], []
             is_split = value.type.shape[axis] == 2

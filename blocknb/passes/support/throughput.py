@@ -21,14 +21,14 @@ from blocknb.language.ops import OPS, named
 from blocknb.passes.pipelining.backward_slice import sources
 from blocknb.target import Target
 
-#: Issue slots in the time in which memory delivers a byte: an SM issues 128 lanes per cycle, and its share of 3.35 TB/s is 15 bytes per
-#: cycle (H100 SXM: 132 SMs, 1.7 GHz; A100 and H200: 10 and 6 slots).
+#: Issue slots in the time in which memory delivers a byte. An H100 SXM has 132 SMs at 1.7 GHz. An SM issues 128 lanes per cycle, and its
+#: share of 3.35 TB/s is 15 bytes per cycle. An A100 has 10 slots, and an H200 6.
 SLOTS_PER_BYTE = 8
 SPECIAL = (
     8  # issue slots of a special function: 16 lanes per cycle (CUDA C++ Programming Guide, arithmetic instructions)
 )
-#: Registers for addresses, scalars and predicates, and temporaries as a part of the rows that are held. ptxas used 46 to 56 registers for
-#: 32 held ones, 77 to 96 for 64, and 160 to 173 for 128, in softmax, norms and cross entropy on sm_90a.
+#: Registers for addresses, scalars and predicates, and temporaries as a part of the rows that are held. In softmax, norms and cross entropy
+#: on sm_90a, ptxas used 46 to 56 registers for 32 held ones. It used 77 to 96 for 64, and 160 to 173 for 128.
 OTHERS, TEMPORARY = 16, 1 / 4
 IN_FLIGHT = 8  # registers of a row that is used as it arrives, such as weights: two accesses of 16 bytes
 SPECIALS, ACCESSES = named("special_unit"), named("access")

@@ -55,8 +55,8 @@ def choose_num_warps(func: Func, target: Target, notes: Notes) -> Func:
 
     What: a kernel that reduces rows gets one warp per 512 elements that a program loads. The limit is four warps, or eight if it loads
     several such rows. A tile of more than 8192 elements gets one warp per 2048 elements, up to 16. A kernel with products gets four warps
-    if their results, or all tiles that are live at a time, fit into their registers or spill a little. Otherwise it gets eight or 16. Every
-    other kernel gets four.
+    if their results fit into the registers of four warps. It also does if all tiles that are live at a time fit or spill a little.
+    Otherwise it gets eight or 16. Every other kernel gets four.
 
     Why: few warps reduce a row cheaply and keep several loads in flight per thread. Many warps are needed where a tile would not fit into
     registers.

@@ -68,21 +68,21 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
     branch in a loop with products loads between 16 and 96, and the values that the loop carries leave them room. Or between 16 and 96 are
     loaded after a product that no loop contains. Or a `while` loop, or a loop that waits for other programs, loads between 16 and 64
     registers between two waits. Or a kernel without loops reduces a tile of at least 32. Or it reduces a row to one number, and has loaded
-    up to 16 before that for later. Or lines are loaded after a loop with products, such as a bias or scales, or in a kernel without loops
-    after an op that waits for a tile.
+    up to 16 before that for later. Or rows such as a bias or scales are loaded after a loop with products. Or a kernel without loops loads
+    them after an op that waits for a tile.
 
     What: the loads move to the head of the iteration or branch, or to the product, with their addresses, masks and indices. Machine code
     issues all of them before it uses the first one. After a product, 16 registers at most are loaded before it, and arrive while it runs.
-    In four cases ptxas may take more registers instead. They are two vectors of a tile in a loop, loads of a `while` loop or between waits,
-    exponentials in a loop of few warps, and tiles that a kernel without loops only reduces. Lines for the end of a product are loaded
-    before its loop, if the live tiles leave room for them. Scalars and lines of a kernel without loops are loaded right after its first
-    tile. Loads before the barrier of a reduction stay before it.
+    In four cases ptxas may take more registers instead. They are two vectors of a tile in a loop, and loads of a `while` loop or between
+    waits. The others are exponentials in a loop of few warps, and tiles that a kernel without loops only reduces. Lines for the end of a
+    product are loaded before its loop, if the live tiles leave room for them. Scalars and lines of a kernel without loops are loaded right
+    after its first tile. Loads before the barrier of a reduction stay before it.
 
     Why: ptxas saves registers. It waits for a vector before it loads the next one into the same registers, and memory idles meanwhile.
 
-    Limits: a load stays where it is if the loop stores to its array, or to that of its index, or if each of its elements has a loaded index
-    of its own. No load passes a wait, a barrier, or the condition of its loop. The loop stays as it is if the loads would take too many
-    registers. It also stays if it computes exponentials or logarithms and either many warps are resident or tiles are stored.
+    Limits: a load stays where it is if the loop stores to its array, or to that of its index. It also does if each of its elements has a
+    loaded index of its own. No load passes a wait, a barrier, or the condition of its loop. The loop stays as it is if the loads would take
+    too many registers. It also stays if it computes exponentials or logarithms and either many warps are resident or tiles are stored.
 
     Before:
 
@@ -301,8 +301,8 @@ class EarlyLoads(PipeliningLegality):
         return func.replace(body=Block(func.body.args, tuple(ops))) if ops != list(func.body.ops) else func
 
     def short_loads(self, loop: Op, segment: Sequence[Op]) -> tuple[list[Op], int]:
-        """The loads of short lines after a loop that may move before it, with the arithmetic that leads to them, and their registers per
-        thread, which holds two of eight columns of a product."""
+        """The loads of short rows after a loop that may move before it, with the arithmetic that leads to them. The number is their
+        registers per thread, which holds two of eight columns of a product."""
         moved: list[Op] = []
         needs = 0
         for position, op in enumerate(segment):

@@ -21,7 +21,7 @@ from blocknb.passes.support.emission import with_attributes
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-#: Bytes of an array that no cache still holds when it is read: the result and its operands exceed the last-level cache of a few cores.
+#: Bytes of an array that no cache still holds when it is read. The result and its operands then exceed the last-level cache of a few cores.
 LARGE = 12 << 20
 SAME_LOOP = ("elementwise", "shape", "source", "memory")  # kinds of ops that may stand in the loop of a store
 INDEX_WORK = (

@@ -5,10 +5,10 @@ the first iterations run before the loop. Each iteration issues the loads of a l
 load includes whether that iteration exists, so the kernel loads nothing more than before.
 
 `pipelining.legality` decides which loads may be issued early, and `pipelining.later_iterations` finds their addresses. In a loop with one
-product, the pass prefetches only scalars and vectors, such as scales. The same holds for several products if the loop carries an operand
-of them: each iteration waits for the last one, as in the recurrence of linear attention, so a late load makes the whole program late.
-`warp_specialization` and `software_pipelining` copy the tiles to shared memory.
-Source: Mowry, Lam and Gupta, "Design and Evaluation of a Compiler Algorithm for Prefetching" (ASPLOS 1992).
+product, the pass prefetches only scalars and vectors, such as scales. The same holds for several products if the loop carries an operand of
+them. Each iteration then waits for the last one, as in the recurrence of linear attention. A late load makes the whole program late.
+`warp_specialization` and `software_pipelining` copy the tiles to shared memory. Source: Mowry, Lam and Gupta, "Design and Evaluation of a
+Compiler Algorithm for Prefetching" (ASPLOS 1992).
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ TOLERANCES = {
     torch.float64: (1e-7, 1e-7),
 }
 _FLOATS = re.compile(r"\btl\.(float32|float16|bfloat16)\b")
-#: A result in float64 is a reference only if the generated kernel is within this many tolerances of it: the replaced types may have
-#: changed what a kernel means that looks at the bits of numbers.
+#: A result in float64 is a reference only if the generated kernel is within this many tolerances of it. A kernel that looks at the bits of
+#: numbers has another meaning in float64.
 _USABLE = 100
 
 

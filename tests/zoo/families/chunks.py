@@ -1,5 +1,5 @@
-"""Recurrent sequence models in chunks, on block pointers: linear attention with decay over sequences of different lengths, and the gated
-delta rule, which inverts a triangular matrix per chunk."""
+"""Recurrent sequence models in chunks, on block pointers. They are linear attention with decay over sequences of different lengths, and the
+gated delta rule, which inverts a triangular matrix per chunk."""
 
 import numpy as np
 import triton

@@ -1,5 +1,5 @@
-"""Kernels on tensor descriptors, made on the host and on the device: persistent and grouped products, convolution, a paged cache, rows
-gathered and added by index. Rows are padded to 16 bytes, as descriptors require."""
+"""Kernels on tensor descriptors, made on the host and on the device. They are persistent and grouped products, convolution, a paged cache,
+and rows gathered and added by index. Rows are padded to 16 bytes, as descriptors require."""
 
 import numpy as np
 import triton

@@ -1,4 +1,4 @@
-"""Softmax and losses: softmax of short and long rows, cross entropy with label smoothing over the whole or the split vocabulary, and
+"""Softmax of short and long rows, and losses. They are cross entropy with label smoothing over the whole or the split vocabulary, and
 divergences of two distributions."""
 
 import numpy as np

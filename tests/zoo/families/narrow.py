@@ -1,5 +1,6 @@
-"""8-bit and 4-bit formats: quantization to fp8, products with scales per row and per block, microscaled products, attention in fp8, and fp4
-unpacked by the GPU. Bytes are uint8 arrays; `triton.reinterpret` gives them the dtype fp8, as libraries without the dtype do."""
+"""8-bit and 4-bit formats: quantization to fp8, products with scales per row and per block, and microscaled products. There is also
+attention in fp8, and fp4 unpacked by the GPU. Bytes are uint8 arrays; `triton.reinterpret` gives them the dtype fp8, as libraries without
+the dtype do."""
 
 import numpy as np
 import triton

@@ -1,5 +1,5 @@
-"""Normalization layers, forward and backward: layer norm (partial sums under locks), RMS norm (partial sums per program), group norm, and a
-batch variance by Welford's recurrence."""
+"""Normalization layers, forward and backward: layer norm (partial sums under locks), RMS norm (partial sums per program), and group norm. A
+batch variance uses Welford's recurrence."""
 
 import numpy as np
 import triton

@@ -1,5 +1,5 @@
-"""Recurrent sequence models: linear attention in chunks, the selective scan of a state-space model, the gated delta rule, causal
-convolution with its state, and running sums of long rows whose programs pass on the carry."""
+"""Recurrent sequence models: linear attention in chunks, the selective scan of a state-space model, and the gated delta rule. There are
+also causal convolution with its state, and running sums of long rows whose programs pass on the carry."""
 
 import numpy as np
 import triton

@@ -1,5 +1,5 @@
-"""Selection and sorting: top-k and top-p sampling from logits, argmax with the first index, a bitonic sort with values, compaction by
-prefix sums, counting with atomics, and nearest neighbours."""
+"""Selection and sorting: top-k and top-p sampling from logits, argmax with the first index, and a bitonic sort with values. There are also
+compaction by prefix sums, counting with atomics, and nearest neighbours."""
 
 import numpy as np
 import triton

@@ -1,5 +1,5 @@
-"""Optimizer steps over many tensors in one launch, quantization by rows and by blocks, an embedding with its backward pass, and a mixture
-of experts: tokens sorted by expert, and each block multiplied by the expert's weights."""
+"""Optimizer steps over many tensors in one launch, quantization by rows and by blocks, and an embedding with its backward pass. A mixture
+of experts sorts tokens by expert, and multiplies each block by the expert's weights."""
 
 import numpy as np
 import triton

@@ -1,5 +1,5 @@
-"""Scans and reductions of tuples along rows and columns: running products and a recurrence of complex numbers, sparsemax by a sort and a
-scan, column sums of layer norm's backward pass, and variances of rows by Welford merges."""
+"""Scans and reductions of tuples along rows and columns: running products and a recurrence of complex numbers, and sparsemax by a sort and
+a scan. There are also column sums of layer norm's backward pass, and variances of rows by Welford merges."""
 
 import numpy as np
 import triton

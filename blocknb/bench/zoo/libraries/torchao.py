@@ -111,8 +111,8 @@ def _experts(cases: CaseList) -> None:
     offsets = lambda r, m: r.tensor([m // 8 * (i + 1) for i in range(8)], "int32")  # noqa: E731
     rows = lambda r: {"x": r.normal(8192, 2048, dtype="bfloat16"), "o": offsets(r, 8192)}  # noqa: E731
     columns = lambda r: {"x": r.normal(2048, 8192, dtype="bfloat16"), "o": offsets(r, 8192)}  # noqa: E731
-    # Only the scales: torchao 0.18 passes stride 1 for the rows and for the columns of the output, so its elements overwrite each other
-    # in any order, and most of its bytes are never stored.
+    # Only the scales are compared. torchao 0.18 passes stride 1 for the rows and for the columns of the output. So its elements overwrite
+    # each other in any order, and most of its bytes are never stored.
     cases.add(
         "per_group_rowwise_scales", lambda x, o: triton_fp8_per_group_rowwise_scales(x, o)[1], of_8x1024x2048=columns
     )
