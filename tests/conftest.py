@@ -206,3 +206,16 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
             pytest.fail("\n".join(diff), pytrace=False)
 
     return check
+
+
+@pytest.fixture
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The disk cache is a new folder, and nothing is compiled in memory."""
+    from blocknb.runtime import cache
+    from blocknb.runtime import compile as compiler
+
+    monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path))
+    cache.shared.cache_clear()
+    compiler.forget()
+    yield
+    cache.shared.cache_clear()

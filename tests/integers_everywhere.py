@@ -58,37 +58,29 @@ def by_constants(x, out, A: tl.constexpr, VALUES: tl.constexpr, DTYPE: tl.conste
 
 
 @blocknb.kernel
-def conversions(x, n, f2, b2, f4, f8, e4, e5, BLOCK: tl.constexpr):
-    """Any number as each float dtype, as tiles and as scalars."""
-    at = tl.arange(0, BLOCK)
-    v = tl.load(x + at, mask=at < n, other=0)
+def store_as_floats(v, at, f2, b2, f4, f8, e4, e5):
     tl.store(f2 + at, v.to(tl.float16))
     tl.store(b2 + at, v.to(tl.bfloat16))
     tl.store(f4 + at, v.to(tl.float32))
     tl.store(f8 + at, v.to(tl.float64))
     tl.store(e4 + at, v.to(tl.float8e4nv))
     tl.store(e5 + at, v.to(tl.float8e5))
+
+
+@blocknb.kernel
+def conversions(x, n, f2, b2, f4, f8, e4, e5, BLOCK: tl.constexpr):
+    """Any number as each float dtype, as tiles and as scalars."""
+    at = tl.arange(0, BLOCK)
+    store_as_floats(tl.load(x + at, mask=at < n, other=0), at, f2, b2, f4, f8, e4, e5)
     for j in range(n):
-        s, one = tl.load(x + j), BLOCK + j
-        tl.store(f2 + one, s.to(tl.float16))
-        tl.store(b2 + one, s.to(tl.bfloat16))
-        tl.store(f4 + one, s.to(tl.float32))
-        tl.store(f8 + one, s.to(tl.float64))
-        tl.store(e4 + one, s.to(tl.float8e4nv))
-        tl.store(e5 + one, s.to(tl.float8e5))
+        store_as_floats(tl.load(x + j), BLOCK + j, f2, b2, f4, f8, e4, e5)
 
 
 @blocknb.kernel
 def of_constants(f2, b2, f4, f8, e4, e5, VALUES: tl.constexpr, DTYPE: tl.constexpr):
     for j in tl.static_range(len(VALUES)):
         v = tl.full((2,), VALUES[j], DTYPE)
-        at = tl.arange(0, 2) * len(VALUES) + j
-        tl.store(f2 + at, v.to(tl.float16))
-        tl.store(b2 + at, v.to(tl.bfloat16))
-        tl.store(f4 + at, v.to(tl.float32))
-        tl.store(f8 + at, v.to(tl.float64))
-        tl.store(e4 + at, v.to(tl.float8e4nv))
-        tl.store(e5 + at, v.to(tl.float8e5))
+        store_as_floats(v, tl.arange(0, 2) * len(VALUES) + j, f2, b2, f4, f8, e4, e5)
 
 
 # -- integers ----------------------------------------------------------------------------------------------------------------

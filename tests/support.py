@@ -131,3 +131,25 @@ def check_pipeline(
         explicit = placed and stage.after.level == "memory"  # the next stage compares with a run with implicit barriers
         known = stage.after, None if explicit else found
     return last, stages
+
+
+class OnlyDlpack:
+    """An array that exports its memory by DLPack, and does nothing else."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+def running(pid: int) -> bool:
+    """Whether a process is running and not a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

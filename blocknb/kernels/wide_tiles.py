@@ -82,6 +82,22 @@ def store_part(c, m, n, c_step, c_column, row, column, total, WIDTH: bl.constexp
 
 
 @blocknb.kernel
+def product(
+    total, a_blocks, b_blocks, row, column, k, BLOCK_K: bl.constexpr, TRANS_A: bl.constexpr, TRANS_B: bl.constexpr,
+    PRECISION: bl.constexpr, TRANSPOSED: bl.constexpr = False,
+):  # fmt: skip
+    """Adds the product of the rows of a from `row` on and the columns of b from `column` on. TRANSPOSED: total is the transposed tile."""
+    for inner in range(0, k, BLOCK_K):
+        x = a_blocks.load([inner, row]).T if TRANS_A else a_blocks.load([row, inner])
+        y = b_blocks.load([column, inner]).T if TRANS_B else b_blocks.load([inner, column])
+        if TRANSPOSED:
+            total = bl.dot(y.T, x.T, total, input_precision=PRECISION, out_dtype=total.dtype)
+        else:
+            total = bl.dot(x, y, total, input_precision=PRECISION, out_dtype=total.dtype)
+    return total
+
+
+@blocknb.kernel
 def matmul_wide_kernel(
     a, b, c, m, n, k, a_step, b_step, c_step,
     BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, WIDTH: bl.constexpr, BLOCK_K: bl.constexpr, GROUP: bl.constexpr,
@@ -96,10 +112,7 @@ def matmul_wide_kernel(
     tile_m, tile_n = place_of_pair(bl.program_id(0), m, n, BLOCK_M, WIDTH, GROUP, CLUSTER)
     row, column = tile_m * BLOCK_M, tile_n * WIDTH
     total = bl.zeros((BLOCK_M, BLOCK_N), SUM)
-    for inner in range(0, k, BLOCK_K):
-        x = a_blocks.load([inner, row]).T if TRANS_A else a_blocks.load([row, inner])
-        y = b_blocks.load([column, inner]).T if TRANS_B else b_blocks.load([inner, column])
-        total = bl.dot(x, y, total, input_precision=PRECISION, out_dtype=SUM)
+    total = product(total, a_blocks, b_blocks, row, column, k, BLOCK_K, TRANS_A, TRANS_B, PRECISION)
     rows, columns = row + bl.arange(0, BLOCK_M), column + bl.arange(0, BLOCK_N)
     total = finish(total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION)
     store_part(c, m, n, c_step, c_column, row, column, total.to(c.dtype.element_ty), WIDTH)
@@ -120,10 +133,7 @@ def matmul_high_kernel(
     tile_m, tile_n = place_of_pair(bl.program_id(0), m, n, HEIGHT, BLOCK_N, GROUP, CLUSTER)
     row, column = tile_m * HEIGHT, tile_n * BLOCK_N
     total = bl.zeros((BLOCK_N, BLOCK_M), SUM)
-    for inner in range(0, k, BLOCK_K):
-        x = a_blocks.load([inner, row]).T if TRANS_A else a_blocks.load([row, inner])
-        y = b_blocks.load([column, inner]).T if TRANS_B else b_blocks.load([inner, column])
-        total = bl.dot(y.T, x.T, total, input_precision=PRECISION, out_dtype=SUM)
+    total = product(total, a_blocks, b_blocks, row, column, k, BLOCK_K, TRANS_A, TRANS_B, PRECISION, True)
     rows, columns = row + bl.arange(0, BLOCK_M), column + bl.arange(0, BLOCK_N)
     total = finish(total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION, True)
     store_part(c, m, n, c_step, c_column, row, column, total.to(c.dtype.element_ty).T, HEIGHT, 0)

@@ -14,6 +14,7 @@ import time
 import numpy as np
 import pytest
 from host_cpus import BASELINE, NEWER
+from support import running
 
 from blocknb.codegen import worker
 from blocknb.codegen.llvm import Workers, compile_cpu, compile_cuda, list_cpu, shared
@@ -331,15 +332,6 @@ def test_a_worker_ends_when_its_parent_does():
     while running(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not running(pid)
-
-
-def running(pid: int) -> bool:
-    """Whether a process is running and not a zombie."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_interrupt_during_a_wait_keeps_requests_and_answers_matched():

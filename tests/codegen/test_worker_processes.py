@@ -6,6 +6,7 @@ import sys
 import time
 
 import pytest
+from support import running
 
 from blocknb.codegen import llvm
 from blocknb.codegen import process as process_module
@@ -27,15 +28,6 @@ def busy(workers: Workers, future) -> WorkerProcess:
         time.sleep(0.001)
     time.sleep(0.05)
     return workers._running[future]
-
-
-def running(pid: int) -> bool:
-    """Whether a process is running and not a zombie."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_an_idle_worker_ends_and_the_next_job_starts_another_one(monkeypatch):

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from libdevice_calls import units
 from native import TARGETS, run_native
 
 from blocknb.ir.build import Builder
@@ -79,17 +80,6 @@ def exact_sine(x: np.ndarray, shift: float) -> np.ndarray:
         tail = float(Fraction((exact.numerator // exact.denominator) % two_pi, 1 << bits) - Fraction(rest))
         result[i] = np.sin(np.longdouble(rest) + np.longdouble(tail) + shift)
     return result
-
-
-def units(actual: np.ndarray, expected: np.ndarray) -> float:
-    """The largest error in units of the last place of the expected value; infinite where special values differ."""
-    with np.errstate(all="ignore"):
-        rounded = expected.astype(actual.dtype)
-        same = (actual == rounded) | (np.isnan(actual) & np.isnan(rounded))
-        step = np.spacing(np.abs(rounded)).astype(np.longdouble)
-        error = np.where(same, 0, np.abs(actual.astype(np.longdouble) - expected) / step)
-    close = np.isfinite(actual) & np.isfinite(rounded)
-    return float(np.max(np.where(close | same, np.where(same & ~close, 0, error), np.inf)))
 
 
 @pytest.mark.sampled(2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Callable
 
 import pytest
@@ -13,19 +12,13 @@ from fuzz.loops import generate as generate_loop
 from fuzz.program import Program, check_gpu
 
 from blocknb.errors import AccessError
-from blocknb.runtime import cache
-from blocknb.runtime import compile as compiler
 
 cupy = pytest.importorskip("cupy")
 
 COUNT = 40  # kernels; those with big tiles take seconds each
 
 
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path))
-    cache.shared.cache_clear()
-    compiler.forget()
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 def new_seeds(count: int) -> list[int]:

@@ -20,17 +20,13 @@ import blocknb
 import blocknb.language as tl
 from blocknb.codegen import llvm, toolchain
 from blocknb.errors import LaunchError
-from blocknb.runtime import cache, kernel, launch_context
 from blocknb.runtime import compile as compiler
+from blocknb.runtime import kernel, launch_context
 
 cupy = pytest.importorskip("cupy")
 
 
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path))
-    cache.shared.cache_clear()
-    compiler.forget()
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 @blocknb.kernel

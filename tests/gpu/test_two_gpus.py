@@ -15,8 +15,6 @@ import pytest
 import blocknb
 import blocknb.language as tl
 from blocknb.profile import ceilings
-from blocknb.runtime import cache
-from blocknb.runtime import compile as compiler
 from blocknb.tune import Config, store
 
 cupy = pytest.importorskip("cupy")
@@ -33,10 +31,7 @@ pytestmark = pytest.mark.skipif(count() < 2, reason="needs two GPUs")
 
 
 @pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path))
-    cache.shared.cache_clear()
-    compiler.forget()
+def current_device(fresh_cache: None) -> Iterator[None]:
     before = cupy.cuda.runtime.getDevice()
     yield
     cupy.cuda.runtime.setDevice(before)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import unusual_sources as sources
+from support import OnlyDlpack
 
 import blocknb
 import blocknb.language as tl
@@ -156,18 +157,8 @@ def test_object_with_address_and_dtype_is_a_pointer():
 
 
 def test_dlpack_is_taken_without_a_copy():
-    class Exporter:
-        def __init__(self, array):
-            self.array = array
-
-        def __dlpack__(self, **options):
-            return self.array.__dlpack__(**options)
-
-        def __dlpack_device__(self):
-            return self.array.__dlpack_device__()
-
     out = zeros()
-    fill[(4,)](Exporter(out), 100, 1.0, BLOCK=32)
+    fill[(4,)](OnlyDlpack(out), 100, 1.0, BLOCK=32)
     assert (out == 5).all()
 
 

@@ -181,8 +181,8 @@ def prove_all(shape: tuple[int, ...], warps: int, one_in: int) -> int:
     """Proves the conversions between all layouts of a shape; returns their number.
 
     All conversions by registers and lanes are proved. A conversion through a buffer is right if the buffer is a bijection. The store and
-    the load also have to visit each register at its element's offset. That is a property of one layout and one buffer. So only one in `one_in` pairs
-    chooses the buffer, and the choices of all pairs are of few kinds.
+    the load also have to visit each register at its element's offset. That is a property of one layout and one buffer. So only one in
+    `one_in` pairs chooses the buffer, and the choices of all pairs are of few kinds.
     """
     found, count = layouts(shape, warps), 0
     for number, (source, target) in enumerate(product(found, found)):

@@ -19,6 +19,20 @@ ORDERS = ("nn", "nt", "tn", "tt")
 
 
 @blocknb.kernel
+def block(x, step, rows, columns, m, n, TRANS: bl.constexpr):
+    """A block of an (m, n) matrix, with zeros outside. With TRANS, memory holds the transposed matrix."""
+    at = x + (columns[None, :] * step + rows[:, None] if TRANS else rows[:, None] * step + columns[None, :])
+    return bl.load(at, mask=(rows[:, None] < m) & (columns[None, :] < n), other=0.0)
+
+
+@blocknb.kernel
+def put(x, step, rows, columns, m, n, total):
+    """Stores a block of an (m, n) matrix."""
+    inside = (rows[:, None] < m) & (columns[None, :] < n)
+    bl.store(x + rows[:, None] * step + columns[None, :], total.to(x.dtype.element_ty), mask=inside)
+
+
+@blocknb.kernel
 def plain(
     a,
     b,
@@ -39,13 +53,10 @@ def plain(
     total = bl.zeros((BM, BN), bl.int32 if a.dtype.element_ty == bl.int8 else bl.float32)
     for start in range(0, k, BK):
         inner = start + bl.arange(0, BK)
-        pa = a + (inner[None, :] * la + rows[:, None] if TA else rows[:, None] * la + inner[None, :])
-        pb = b + (columns[None, :] * lb + inner[:, None] if TB else inner[:, None] * lb + columns[None, :])
-        x = bl.load(pa, mask=(rows[:, None] < m) & (inner[None, :] < k), other=0.0)
-        y = bl.load(pb, mask=(inner[:, None] < k) & (columns[None, :] < n), other=0.0)
+        x = block(a, la, rows, inner, m, k, TA)
+        y = block(b, lb, inner, columns, k, n, TB)
         total = bl.dot(x, y, total)
-    inside = (rows[:, None] < m) & (columns[None, :] < n)
-    bl.store(c + rows[:, None] * lc + columns[None, :], total.to(c.dtype.element_ty), mask=inside)
+    put(c, lc, rows, columns, m, n, total)
 
 
 @blocknb.kernel
@@ -73,13 +84,10 @@ def nested(
         if column // BN % 3 != 1:
             for start in range(0, k, BK):
                 inner = start + bl.arange(0, BK)
-                pa = a + (inner[None, :] * la + rows[:, None] if TA else rows[:, None] * la + inner[None, :])
-                pb = b + (columns[None, :] * lb + inner[:, None] if TB else inner[:, None] * lb + columns[None, :])
-                x = bl.load(pa, mask=(rows[:, None] < m) & (inner[None, :] < k), other=0.0)
-                y = bl.load(pb, mask=(inner[:, None] < k) & (columns[None, :] < n), other=0.0)
+                x = block(a, la, rows, inner, m, k, TA)
+                y = block(b, lb, inner, columns, k, n, TB)
                 total = bl.dot(x, y, total) * 0.5
-        inside = (rows[:, None] < m) & (columns[None, :] < n)
-        bl.store(c + rows[:, None] * lc + columns[None, :], total.to(c.dtype.element_ty), mask=inside)
+        put(c, lc, rows, columns, m, n, total)
 
 
 @blocknb.kernel
@@ -103,22 +111,17 @@ def twice(
     rows, columns = bl.program_id(0) * BM + bl.arange(0, BM), bl.program_id(1) * BN + bl.arange(0, BN)
     total = bl.zeros((BM, BN), bl.int32 if a.dtype.element_ty == bl.int8 else bl.float32)
     first = bl.arange(0, BK)
-    pb = b + (columns[None, :] * lb + first[:, None] if TB else first[:, None] * lb + columns[None, :])
-    once = bl.load(pb, mask=(first[:, None] < k) & (columns[None, :] < n), other=0.0)
+    once = block(b, lb, first, columns, k, n, TB)
     for start in range(0, k, BK):
         inner = start + bl.arange(0, BK)
-        pa = a + (inner[None, :] * la + rows[:, None] if TA else rows[:, None] * la + inner[None, :])
-        x = bl.load(pa, mask=(rows[:, None] < m) & (inner[None, :] < k), other=0.0)
+        x = block(a, la, rows, inner, m, k, TA)
         total = bl.dot(x, once, total)
     for start in range(0, k // 2, BK):
         inner = start + bl.arange(0, BK)
-        pa = a + (inner[None, :] * la + rows[:, None] if TA else rows[:, None] * la + inner[None, :])
-        pb = b + (columns[None, :] * lb + inner[:, None] if TB else inner[:, None] * lb + columns[None, :])
-        x = bl.load(pa, mask=(rows[:, None] < m) & (inner[None, :] < k), other=0.0)
-        y = bl.load(pb, mask=(inner[:, None] < k) & (columns[None, :] < n), other=0.0)
+        x = block(a, la, rows, inner, m, k, TA)
+        y = block(b, lb, inner, columns, k, n, TB)
         total = bl.dot(x, y, total)
-    inside = (rows[:, None] < m) & (columns[None, :] < n)
-    bl.store(c + rows[:, None] * lc + columns[None, :], total.to(c.dtype.element_ty), mask=inside)
+    put(c, lc, rows, columns, m, n, total)
 
 
 def of_plain(a: np.ndarray, b: np.ndarray, x: dict[str, Any]) -> np.ndarray:

@@ -17,13 +17,7 @@ from blocknb.errors import KernelError, LaunchError
 HERE = str(pathlib.Path(__file__).resolve())
 
 
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from blocknb.runtime import cache, compile
-
-    monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path))
-    cache.shared.cache_clear()
-    compile.forget()
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 @blocknb.kernel

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pathlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,17 +12,9 @@ import pytest
 import blocknb
 import blocknb.language as tl
 from blocknb.errors import AccessError
-from blocknb.runtime import cache, kernel, launch_context
-from blocknb.runtime import compile as compiler
+from blocknb.runtime import kernel, launch_context
 
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path))
-    cache.shared.cache_clear()
-    compiler.forget()
-    yield
-    cache.shared.cache_clear()
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 SHIFT = 3

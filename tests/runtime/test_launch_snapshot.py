@@ -6,6 +6,7 @@ import weakref
 
 import numpy as np
 import pytest
+from support import OnlyDlpack
 
 import blocknb
 import blocknb.language as tl
@@ -140,17 +141,7 @@ def test_a_torch_parameter_is_copied_as_a_plain_tensor():
 
 
 def test_a_launch_that_writes_an_uncopyable_object_cannot_be_repeated():
-    class Wrapped:
-        def __init__(self, array):
-            self.array = array
-
-        def __dlpack__(self, **options):
-            return self.array.__dlpack__(**options)
-
-        def __dlpack_device__(self):
-            return self.array.__dlpack_device__()
-
-    x = Wrapped(numpy_array())
+    x = OnlyDlpack(numpy_array())
     again = kept(accumulate, (1,), x, numpy_array(), 96, BLOCK=128)
     assert again.arguments(["out"]) is None  # the second array is gone
     out = numpy_array()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import re
 
 import numpy as np
@@ -14,7 +13,6 @@ import blocknb
 import blocknb.language as tl
 from blocknb.errors import KernelError, LaunchError
 from blocknb.ir.text import print_func
-from blocknb.runtime import cache
 from blocknb.runtime import compile as compiler
 from blocknb.runtime.job import Job
 from blocknb.runtime.request import Request, StageEdit
@@ -22,12 +20,7 @@ from blocknb.runtime.stage_edit import EditError
 from blocknb.target import Target
 from blocknb.trace import Stage
 
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path))
-    cache.shared.cache_clear()
-    compiler.forget()
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 @blocknb.kernel

@@ -23,12 +23,7 @@ from blocknb.errors import CompilerBug, KernelError, OutOfResources, SyntaxUnsup
 from blocknb.runtime import cache
 from blocknb.runtime import compile as compiler
 
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path))
-    cache.shared.cache_clear()
-    compiler.forget()
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 @blocknb.kernel
