@@ -49,6 +49,15 @@ class LaunchView implements Mounted {
   private readonly hover = h('p.bnb-details');
   private readonly status = h('p.bnb-quiet', { role: 'status' });
   private readonly tools = h('div.bnb-tools');
+  /** The elements that a launch without steps hides. */
+  private readonly parts = [
+    this.tools,
+    this.where,
+    this.counters,
+    this.pictures.element,
+    this.hover,
+    this.tiles,
+  ];
   private readonly stopPlace: () => void;
   private readonly stopLook: () => void;
   readonly link = new PendingLink(
@@ -71,15 +80,7 @@ class LaunchView implements Mounted {
     private readonly store: Store,
   ) {
     this.playing = new Playing(panel, SPEEDS[1], () => this.player && this.played(this.player));
-    panel.append(
-      this.tools,
-      this.where,
-      this.counters,
-      this.pictures.element,
-      this.hover,
-      this.tiles,
-      this.status,
-    );
+    panel.append(...this.parts, this.status);
     this.exports = exportControls(() => this.exported());
     this.tools.after(this.exports.form);
     this.buildTools();
@@ -176,14 +177,7 @@ class LaunchView implements Mounted {
 
   private show(facts: LaunchFacts | null, why: string): void {
     this.facts = facts;
-    for (const part of [
-      this.tools,
-      this.where,
-      this.counters,
-      this.pictures.element,
-      this.hover,
-      this.tiles,
-    ]) {
+    for (const part of this.parts) {
       part.hidden = !facts?.steps.length;
     }
     if (!facts?.steps.length) {
