@@ -9,9 +9,11 @@ import seeds
 from blocknb import kernels as ready
 from blocknb.kernels import gemm, operands, padding, shapes, split_k
 from blocknb.kernels.operands import MatmulProblem
+from blocknb.kernels.shapes import OperandRows
 from blocknb.kernels.strides import Device
 
 HOPPER = Device(132, 90, 227 << 10)
+LINE_ALIGNED, UNALIGNED, COPYABLE, POINTERS_ONLY = OperandRows
 
 
 @pytest.fixture(autouse=True)
@@ -86,35 +88,35 @@ def test_splits_of_described_operands_match_float64():
         close(out, a, b)
 
 
-def test_lines_count_what_a_row_touches():
-    def lines(pitch: int) -> int | None:
+def test_rows_of_operands_are_aligned_copyable_or_for_pointers_only():
+    def rows(pitch: int) -> OperandRows:
         a = stored(64, 64, False, pitch)
-        return MatmulProblem.of(a, stored(64, 64, False)).lines_per_tile_row[0]
+        return MatmulProblem.of(a, stored(64, 64, False)).operand_rows[0]
 
     aligned = [pitch for pitch in (64, 72, 65, 128) if operands.address(stored(64, 64, False, pitch)) % 16 == 0]
     assert aligned, "NumPy aligns arrays to 16 bytes"
-    assert lines(72) == 2  # 144 bytes: a multiple of 16, not of 128
-    assert lines(65) is None
+    assert rows(72) is UNALIGNED and UNALIGNED.cache_lines == 2  # 144 bytes: a multiple of 16, not of 128
+    assert rows(65) is COPYABLE and COPYABLE.cache_lines == 0
     steps = np.lib.stride_tricks.as_strided(stored(256, 256, False), (64, 64), (1024, 4))
-    assert MatmulProblem.of(steps, stored(64, 64, False)).lines_per_tile_row[0] == 0
+    assert MatmulProblem.of(steps, stored(64, 64, False)).operand_rows[0] is POINTERS_ONLY
 
 
 def test_the_plan_copies_large_operands_only():
-    def copied(size: int, lines: tuple[int | None, int | None]) -> tuple[bool, bool]:
-        return shapes.plan(size, size, size, 2, HOPPER, lines, True).copied
+    def copied(size: int, rows: tuple[OperandRows, OperandRows]) -> tuple[bool, bool]:
+        return shapes.plan(size, size, size, 2, HOPPER, rows, True).copied
 
-    assert copied(4096, (1, 1)) == (False, False)
-    assert copied(4096, (2, 2)) != (False, False)
-    assert copied(3001, (None, None)) == (True, True)
-    assert copied(3001, (0, None)) == (False, False)  # no copy could help the first operand
-    assert copied(128, (None, None)) == (False, False)
+    assert copied(4096, (LINE_ALIGNED, LINE_ALIGNED)) == (False, False)
+    assert copied(4096, (UNALIGNED, UNALIGNED)) != (False, False)
+    assert copied(3001, (COPYABLE, COPYABLE)) == (True, True)
+    assert copied(3001, (POINTERS_ONLY, COPYABLE)) == (False, False)  # no copy could help the first operand
+    assert copied(128, (COPYABLE, COPYABLE)) == (False, False)
 
 
 def test_the_plan_of_few_rows_reads_deep_tiles_without_a_second_launch():
     for m, rows in ((2, 16), (17, 32), (64, 64)):
-        chosen = shapes.plan(m, 4096, 4096, 2, HOPPER, (1, 1), True)
+        chosen = shapes.plan(m, 4096, 4096, 2, HOPPER, (LINE_ALIGNED, LINE_ALIGNED), True)
         assert (*chosen.tile[:3], chosen.swapped) == (rows, 64, 128, rows < 64)
-        assert shapes.plan(m, 4096, 14336, 2, HOPPER, (1, 1), True).tile.splits == 1
+        assert shapes.plan(m, 4096, 14336, 2, HOPPER, (LINE_ALIGNED, LINE_ALIGNED), True).tile.splits == 1
     assert (
-        shapes.plan(64, 512, 8192, 2, HOPPER, (1, 1), True).tile.splits > 1
+        shapes.plan(64, 512, 8192, 2, HOPPER, (LINE_ALIGNED, LINE_ALIGNED), True).tile.splits > 1
     )  # 8 tiles leave most multiprocessors idle

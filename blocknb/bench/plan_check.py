@@ -55,7 +55,7 @@ def check(make: Make, m: int, n: int, k: int, rounds: int) -> Row:
     """
     a, b, out = make.normal(m, k), make.normal(k, n), make.poison(m, n)
     p = MatmulProblem.of(a, b, out)
-    found = plans.candidates(p.m, p.n, p.k, device(a), p.lines_per_tile_row, p.aligned, p.along_k)
+    found = plans.candidates(p.m, p.n, p.k, device(a), p.operand_rows, p.aligned, p.along_k)
     chosen = str(min(found)[1])
     calls = {str(one): functools.partial(_compute, a, b, out, one) for _, one in found}
     wrong = wrong_results(make, make.wide(a) @ make.wide(b), out, calls)

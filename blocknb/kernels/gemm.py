@@ -20,7 +20,7 @@ from blocknb.kernels.matvec import matvec
 from blocknb.kernels.operands import ALIGNMENT, DESCRIPTORS_FROM, MatmulProblem
 from blocknb.kernels.padding import padded
 from blocknb.kernels.plans import ITEM
-from blocknb.kernels.shapes import FEW_ROWS, SWAPPED_ROWS, Plan, TileShape, choose, plan, without_ping_pong
+from blocknb.kernels.shapes import FEW_ROWS, SWAPPED_ROWS, OperandRows, Plan, TileShape, choose, plan, without_ping_pong
 from blocknb.kernels.split_k import by_parts
 from blocknb.kernels.strides import device, dtype_name, empty
 from blocknb.kernels.transpose import transpose
@@ -111,10 +111,10 @@ def planned(p: MatmulProblem) -> Plan:
         and p.itemsize == ITEM
         and p.m > FEW_ROWS.m
         and p.k
-        and 0 not in p.lines_per_tile_row
+        and OperandRows.POINTERS_ONLY not in p.operand_rows
     ):
-        return plans.plan(p.m, p.n, p.k, on, p.lines_per_tile_row, p.aligned, p.along_k)
-    return plan(p.m, p.n, p.k, p.itemsize, on, p.lines_per_tile_row, True)
+        return plans.plan(p.m, p.n, p.k, on, p.operand_rows, p.aligned, p.along_k)
+    return plan(p.m, p.n, p.k, p.itemsize, on, p.operand_rows, True)
 
 
 def carry_out(p: MatmulProblem, chosen: Plan, group: int = 8) -> Any:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from blocknb.kernels.shapes import LINE, TileShape, choose
+from blocknb.kernels.shapes import LINE, OperandRows, TileShape, choose
 from blocknb.kernels.strides import address, contiguous, device, dtype_name, empty, strides
 from blocknb.kernels.tiling import ACTIVATIONS
 
@@ -73,8 +73,7 @@ class MatmulProblem:
         if found is None:
             product = MatmulProblem._checked(*arrays, activation, out_dtype, precision)
             facts = {
-                name: getattr(product, name)
-                for name in ("far", "blocks", "operand_blocks", "lines_per_tile_row", "aligned")
+                name: getattr(product, name) for name in ("far", "blocks", "operand_blocks", "operand_rows", "aligned")
             }
             facts |= {name: value for name, value in vars(product).items() if name not in ("a", "b", "out", "epilogue")}
             if len(_checked_problems) >= MOST_CHECKED:
@@ -213,19 +212,17 @@ class MatmulProblem:
         return self.a_strides[2] == 1, self.b_strides[1] == 1
 
     @functools.cached_property
-    def lines_per_tile_row(self) -> tuple[int | None, int | None]:
-        """For a and b, the number of 128-byte lines that 128 bytes of a stored row touch. It is 1 if rows begin at lines, otherwise 2.
-
-        None: no descriptor describes the matrix, but one of its strides is 1, so that a copy with other rows can be described. 0: neither a
-        descriptor nor such a copy can describe it.
-        """
-        found: list[int | None] = []
+    def operand_rows(self) -> tuple[OperandRows, OperandRows]:
+        """How the stored rows of a and b lie in memory."""
+        found = []
         for array, steps in ((self.a, self.a_strides), (self.b, self.b_strides)):
             pitch = (steps[1] + steps[2] - 1) * self.itemsize
             if not isinstance(described(array, steps, self.itemsize, self.batched), str):
-                found.append(2 if pitch % LINE or address(array) % LINE else 1)
+                aligned = not (pitch % LINE or address(array) % LINE)
+                found.append(OperandRows.LINE_ALIGNED if aligned else OperandRows.UNALIGNED)
             else:
-                found.append(None if 1 in steps[1:] and pitch > 0 else 0)
+                copyable = 1 in steps[1:] and pitch > 0
+                found.append(OperandRows.COPYABLE if copyable else OperandRows.POINTERS_ONLY)
         return found[0], found[1]
 
 

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from blocknb.kernels.shapes import Plan, TileShape
+from blocknb.kernels.shapes import NOT_COPIED, OperandRows, Plan, TileShape
 from blocknb.kernels.strides import Device
 
 INNER = 64  # elements of K per step: lines of 128 bytes
@@ -41,8 +41,6 @@ SUM_ALL, SUM_ALL_MEGABYTE = 6.55, 0.185
 COPY, COPY_MEGABYTE = 3.05, 0.25  # of the launch that copies operands, and per megabyte that it reads or writes
 UNALIGNED_STORE = 0.65  # per 128 by 128 elements of a tile whose rows are not aligned to 16 bytes
 OVERLAP = 4  # the exponent that joins the times of multiplying and of DRAM: they overlap, but for the start
-
-LinesPerTileRow = tuple[int | None, int | None]
 
 
 class TileCost(NamedTuple):
@@ -108,14 +106,14 @@ PARTS = (
 
 
 class PlannedWork(NamedTuple):
-    """A product on a device. `lines`: lines of 128 bytes per row of a tile of either operand. `aligned`: rows of the result are aligned.
-    `along_k`: for either operand, whether neighbours along K are neighbours in memory."""
+    """A product on a device. `cache_lines`: those of 128 bytes per row of a tile of either operand. `aligned`: rows of the result are
+    aligned. `along_k`: for either operand, whether neighbours along K are neighbours in memory."""
 
     m: int
     n: int
     k: int
     processors: int
-    lines: tuple[int, int]
+    cache_lines: tuple[int, int]
     aligned: bool
     along_k: tuple[bool, bool]
 
@@ -128,11 +126,11 @@ class PlannedWork(NamedTuple):
 
     def reading(self, side: int, extent: int, line: float) -> float:
         """The microseconds in which a multiprocessor reads `extent` rows of a (side 0) or columns of b."""
-        return extent * (line if self.lines[side] == 1 else LINE_READ * self.lines[side])
+        return extent * (line if self.cache_lines[side] == 1 else LINE_READ * self.cache_lines[side])
 
     def crossing(self, one: TileCost) -> float:
         """The share of the tiles that begin inside of a line along a side that is not stored along K."""
-        sides = zip((one.m, one.n), self.lines, self.along_k, strict=True)
+        sides = zip((one.m, one.n), self.cache_lines, self.along_k, strict=True)
         return max(0 if along or lines > 1 else 1 - math.gcd(extent, INNER) / INNER for extent, lines, along in sides)
 
     def per_tile(self, one: TileCost, steps: int, running: int, line: float = ROW_READ, clock: float = 1) -> float:
@@ -167,12 +165,12 @@ def plan(
     n: int,
     k: int,
     device: Device,
-    lines: LinesPerTileRow,
+    rows: tuple[OperandRows, OperandRows],
     aligned: bool,
     along_k: tuple[bool, bool] = (True, False),
 ) -> Plan:
     """The fastest plan by the model; arguments as for `candidates`."""
-    return min(candidates(m, n, k, device, lines, aligned, along_k))[1]
+    return min(candidates(m, n, k, device, rows, aligned, along_k))[1]
 
 
 def candidates(
@@ -180,20 +178,20 @@ def candidates(
     n: int,
     k: int,
     device: Device,
-    lines: LinesPerTileRow,
+    rows: tuple[OperandRows, OperandRows],
     aligned: bool,
     along_k: tuple[bool, bool] = (True, False),
 ) -> list[tuple[float, Plan]]:
     """All plans for (m, k) by (k, n), with their predicted times in microseconds.
 
-    `lines` and `along_k`: see `MatmulProblem`; no lines may be 0. `aligned`: whether a descriptor describes the result.
+    `rows` and `along_k`: see `MatmulProblem`; no rows may be POINTERS_ONLY. `aligned`: whether a descriptor describes the result.
     """
     found = []
     for copied in itertools.product((False, True), repeat=2):
-        if any(one and count == 1 for one, count in zip(copied, lines, strict=True)):
-            continue  # the copy would gain nothing
-        a, b = (1 if one else count for one, count in zip(copied, lines, strict=True))
-        if a is None or b is None:
+        if any(one and row in NOT_COPIED for one, row in zip(copied, rows, strict=True)):
+            continue
+        a, b = (1 if one else row.cache_lines for one, row in zip(copied, rows, strict=True))
+        if not (a and b):
             continue
         moved = 1e-6 * 2 * ITEM * (m * k * copied[0] + k * n * copied[1])
         copying = FIXED + (COPY + COPY_MEGABYTE * moved) * any(copied)

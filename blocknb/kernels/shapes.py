@@ -8,6 +8,7 @@ other tiles do not hide. The search (`blocknb.tune.products`, `blocknb bench gem
 
 from __future__ import annotations
 
+import enum
 import functools
 import itertools
 import math
@@ -122,22 +123,41 @@ class Plan(NamedTuple):
     last_wave: bool = False
 
 
+class OperandRows(enum.Enum):
+    """How the rows of an operand lie in memory, for TMA."""
+
+    LINE_ALIGNED = "a descriptor describes the matrix, and rows begin at cache lines of 128 bytes"
+    UNALIGNED = "a descriptor describes the matrix, and 128 bytes of a row touch two cache lines"
+    COPYABLE = "no descriptor describes the matrix, but a copy with other rows has one"
+    POINTERS_ONLY = "no descriptor describes the matrix or such a copy"
+
+    __hash__ = object.__hash__  # each launch looks its plan up, and that of Enum is a Python function
+
+    @property
+    def cache_lines(self) -> int:
+        """The number of cache lines that 128 bytes of a row touch; 0 without a descriptor."""
+        return {OperandRows.LINE_ALIGNED: 1, OperandRows.UNALIGNED: 2}.get(self, 0)
+
+
+#: A copy of such an operand gains nothing, or cannot be described either.
+NOT_COPIED = (OperandRows.LINE_ALIGNED, OperandRows.POINTERS_ONLY)
+
+
 @functools.lru_cache(4096)
 def plan(
-    m: int, n: int, k: int, itemsize: int, device: Device, lines: tuple[int | None, int | None], splittable: bool
+    m: int, n: int, k: int, itemsize: int, device: Device, rows: tuple[OperandRows, OperandRows], splittable: bool
 ) -> Plan:
-    """The fastest plan by the model, for a device with TMA. `lines`: see `MatmulProblem.lines_per_tile_row`.
+    """The fastest plan by the model, for a device with TMA. `rows` are those of a and b.
 
-    A tile takes the time of its multiplications or that of its lines from the L2 cache, whichever is longer. A row that begins inside of
-    a line touches two of them.
+    A tile takes the time of its multiplications or that of its cache lines from the L2 cache, whichever is longer.
     """
     few = m <= FEW_ROWS.m
     inner = max(16, LINE // itemsize) * (1 + few)
     found = []
     for copied in itertools.product((False, True), repeat=2):
-        if any(one and count in (0, 1) for one, count in zip(copied, lines, strict=True)):
+        if any(one and row in NOT_COPIED for one, row in zip(copied, rows, strict=True)):
             continue
-        left = [1 if one else count for one, count in zip(copied, lines, strict=True)]
+        left = [1 if one else row.cache_lines for one, row in zip(copied, rows, strict=True)]
         moved = 2 * itemsize * (m * k * copied[0] + k * n * copied[1])
         copies = (moved / device.processors * MOVED_BYTE + LAUNCH * MOVED) if moved else 0
         for one, split in itertools.product(
@@ -155,10 +175,12 @@ def plan(
 
 
 def _reading(
-    one: TileCandidate, t: TileShape, m: int, n: int, k: int, itemsize: int, device: Device, lines: list[int | None]
+    one: TileCandidate, t: TileShape, m: int, n: int, k: int, itemsize: int, device: Device, lines: list[int]
 ) -> float:
-    """The time to read lines from the L2 cache, in multiplications; 0 if all rows begin at lines, as the candidates' rates assume."""
-    a, b = (count or 0 for count in lines)
+    """The time to read cache lines from the L2 cache, in multiplications. `lines` are those that 128 bytes of a row of a and b touch.
+
+    It is 0 if all rows begin at lines, as the candidates' rates assume."""
+    a, b = lines
     if a < 2 and b < 2:
         return 0
     waves = math.ceil(math.ceil(m / one.m) * math.ceil(n / one.n) * t.splits / device.processors)

@@ -9,11 +9,13 @@ from blocknb.bench import plan_check
 from blocknb.bench.suite.definition import Make
 from blocknb.bench.suite.runner import BenchOptions
 from blocknb.kernels import plans
+from blocknb.kernels.shapes import OperandRows
 from blocknb.kernels.strides import Device
 from blocknb.profile.timing import Timings, summary
 from blocknb.runtime import machine
 
 HOPPER = Device(132, 90, 227 << 10)
+ALIGNED = (OperandRows.LINE_ALIGNED, OperandRows.LINE_ALIGNED)
 
 
 def test_shapes_follow_from_the_seed_and_have_every_alignment():
@@ -26,7 +28,7 @@ def test_shapes_follow_from_the_seed_and_have_every_alignment():
 
 def test_a_row_compares_the_chosen_plan_with_the_fastest(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(plan_check, "device", lambda array: HOPPER)
-    found, asked = plans.candidates(256, 192, 320, HOPPER, (1, 1), True), []
+    found, asked = plans.candidates(256, 192, 320, HOPPER, ALIGNED, True), []
     monkeypatch.setattr(plans, "candidates", lambda *given: found)
     chosen, *others = (str(one) for _, one in sorted(found))
     times = {chosen: 3.0, **dict.fromkeys(others, 4.0), others[-1]: 2.0}

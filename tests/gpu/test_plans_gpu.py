@@ -38,7 +38,7 @@ def test_every_plan_matches_float64(shape, order):
     expected = torch.relu(a.double() @ b.double() + bias.double())
     out = torch.empty(m, n, device="cuda", dtype=torch.float16)
     p = MatmulProblem.of(a, b, out, bias=bias, activation="relu")
-    for _, plan in plans.candidates(m, n, k, device(a), p.lines_per_tile_row, p.aligned, p.along_k):
+    for _, plan in plans.candidates(m, n, k, device(a), p.operand_rows, p.aligned, p.along_k):
         pairs = plan._replace(tile=plan.tile._replace(cluster=2))
         split_whole = plan.tile.splits > 1 and not plan.last_wave
         for one in (plan, *([pairs] if plan.tile.num_warps == 8 and not split_whole else [])):
