@@ -116,9 +116,9 @@ def stored_by_warp(layout: Layout, fast: int, vec: int, row: int) -> Layout | No
     return bits.layout((*others, fast))
 
 
-def lines_within_warps(layout: Layout, axis: int) -> Layout:
-    """The layout in which no line along `axis` is spread over warps, or the same one if that takes replicas. The warps take the highest
-    bits of another axis, so that each thread keeps its neighbours and each warp a block of lines."""
+def slices_within_warps(layout: Layout, axis: int) -> Layout:
+    """The layout in which no slice along `axis` is spread over warps, or the same one if that takes replicas. The warps take the highest
+    bits of another axis, so that each thread keeps its neighbours and each warp a block of slices."""
     mask = layout.dim_mask(axis)
     reg, lane, warp = list(layout.reg), list(layout.lane), list(layout.warp)
     for position, basis in enumerate(warp):

@@ -38,7 +38,7 @@ ORDER = (
     "tile.select_mma",  # before layout_assignment: an instruction fixes the layouts of its operands
     "tile.layout_assignment",  # from here on every tile has a layout (the distributed level)
     "distributed.thread_local_reduction",  # after layouts: they say which threads share a row
-    "distributed.spread_replicas",  # after layouts: they say which threads hold copies of a line
+    "distributed.spread_replicas",  # after layouts: they say which threads hold copies of a row
     "distributed.epilogue_subtiling",  # after layouts: they say which tiles are converted before they are stored
     "distributed.lower_conversions",  # from here on shared-memory buffers are explicit (the memory level)
     "memory.operand_staging",  # after lower_conversions: buffers of operands are known

@@ -184,10 +184,10 @@ def test_no_two_threads_compute_the_same_element_of_a_small_fma_product(shape, w
     assert not layout.is_replicated and layout.num_registers == shape[0] * shape[1] // (32 * warps)
 
 
-def test_lines_within_warps_move_warps_to_the_highest_bits_of_the_other_axis():
+def test_slices_within_warps_move_warps_to_the_highest_bits_of_the_other_axis():
     layout = tables.blocked((16, 16), (1, 0), 2, 4)
     assert str(layout) == "<16x16: reg 1 lane 2,4,8,16,32 warp 64,128>"
-    assert str(tables.lines_within_warps(layout, 0)) == "<16x16: reg 1 lane 2,128,64,16,32 warp 8,4>"
-    assert tables.lines_within_warps(layout, 1) == layout
+    assert str(tables.slices_within_warps(layout, 0)) == "<16x16: reg 1 lane 2,128,64,16,32 warp 8,4>"
+    assert tables.slices_within_warps(layout, 1) == layout
     alone = tables.blocked((64,), (0,), 1, 2)
-    assert tables.lines_within_warps(alone, 0) == alone
+    assert tables.slices_within_warps(alone, 0) == alone

@@ -11,7 +11,7 @@ from typing import Any
 from blocknb.codegen.scalar_math.register_types import scratch_type
 from blocknb.ir.core import Op
 
-LINE = 64  # bytes of a cache line, and of the widest vector
+CACHE_LINE = 64  # bytes of a cache line, and of the widest vector
 #: Places a multiple of this apart share the lines of one cache set, and a load seems to depend on a store (4K aliasing).
 PAGE = 4096
 
@@ -69,9 +69,9 @@ class Scratch:
 
     def allocate(self, size: int, maker: Op | None = None) -> int:
         """Allocates `size` bytes, which `maker` writes, and returns their offset."""
-        size = -(-size // LINE) * LINE
+        size = -(-size // CACHE_LINE) * CACHE_LINE
         if size >= PAGE // 4:
-            size += 5 * LINE  # tiles are powers of two and loops read several at once, so this avoids 4K aliasing
+            size += 5 * CACHE_LINE  # tiles are powers of two and loops read several at once, so this avoids 4K aliasing
         at = 0
         for start, end in sorted(self._taken):
             if start - at >= size:

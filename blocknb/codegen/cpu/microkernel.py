@@ -84,7 +84,7 @@ class Dots(VersionPart):
         accumulator = op.results[0].type.dtype
         fetched, ends = self.prefetch.tiles_of(op), self.bounds.of(op)
         name = f"blocknb.dot.{op.args[0].type.dtype.name}.{accumulator.name}.{m}x{n}x{k}.{strides_m}.{strides_k}{'.zero' if zero else ''}"
-        name += "".join(f".{tile.rows}x{tile.lines}" for tile in fetched)
+        name += "".join(f".{tile.rows}x{tile.cache_lines}" for tile in fetched)
         bounded = tuple(end != str(size) for end, size in zip(ends, (m, n, k), strict=True))
         name += "".join(f".{letter}" for letter, is_bounded in zip("mnk", bounded, strict=True) if is_bounded)
         if name not in self.code.helpers:
@@ -209,8 +209,8 @@ def _transpose_function(
         panel = code.i64("mul", code.i64("and", column, str(-width)), str(k))
         inside = code.i64("and", column, str(width - 1))
         for i, row in enumerate(rows):
-            line = code.i64("mul", code.i64("add", depth, str(i)), str(width))
-            offset = code.i64("add", code.i64("add", panel, line), inside)
+            step = code.i64("mul", code.i64("add", depth, str(i)), str(width))
+            offset = code.i64("add", code.i64("add", panel, step), inside)
             at = w.value(f"getelementptr inbounds {element}, ptr %to, i64 {offset}")
             w.do(f"store {ty} {row}, ptr {at}, align {SIZES[element]}")
     signature = "ptr noalias %to, ptr noalias readonly %from"
@@ -270,8 +270,8 @@ def _microkernel(
                 end = code.i64("add", begin, str(k // schedule.parts))
                 end = code.i64_least(end, steps) if bounded[2] else end
                 with w.counted(begin, end, 1, "k") as depth:
-                    line = at(panel, code.i64("mul", depth, str(nr)), element)
-                    starts = (at(line, str(j * lanes), element) for j in range(nr // lanes))
+                    of_step = at(panel, code.i64("mul", depth, str(nr)), element)
+                    starts = (at(of_step, str(j * lanes), element) for j in range(nr // lanes))
                     bs = [w.value(f"load {vector}, ptr {start}, {aligned}") for start in starts]
                     along = at(first, code.i64("mul", depth, str(strides[1])), a.element)
                     for i in range(mr):

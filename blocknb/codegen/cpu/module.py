@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from blocknb.codegen.cpu.buffers import LINE
+from blocknb.codegen.cpu.buffers import CACHE_LINE
 from blocknb.codegen.cpu.dataflow import Dataflow
 from blocknb.codegen.cpu.kernel_version import POINTER_WORDS, emit_version
 from blocknb.codegen.cpu.options import OPTIMIZATIONS, CpuOptions
@@ -98,7 +98,7 @@ def _generate(func: Func, options: CpuOptions) -> CpuModule:
     parts.append("!1 = !{i32 1}")  # !nontemporal
     parts.append(debug.text() if debug else "")
     loops = any(op.name in LOOPS for op in func.ops())
-    scratch = max(LINE, *(version.context.tiles.scratch.bytes for version in versions))
+    scratch = max(CACHE_LINE, *(version.context.tiles.scratch.bytes for version in versions))
     sites = tuple(site for version in versions for site in version.sites)
     said = (*notes.list, *plain.context.notes.list)
     return CpuModule("\n".join(parts), entry, scratch, sites, func.params, loops, said)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from blocknb.codegen.cpu.buffers import LINE, Scratch
+from blocknb.codegen.cpu.buffers import CACHE_LINE, Scratch
 from blocknb.ir.core import Op
 from blocknb.ir.report import Overrun
 
@@ -53,8 +53,8 @@ class GuardedScratch(Scratch):
 
     def allocate(self, size: int, maker: Op | None = None) -> int:
         """The offset of `size` bytes between guarded bytes; a violation names `maker`."""
-        start = self.bytes + LINE
-        end = -(-(start + size) // LINE) * LINE + LINE
+        start = self.bytes + CACHE_LINE
+        end = -(-(start + size) // CACHE_LINE) * CACHE_LINE + CACHE_LINE
         site = Overrun(maker.loc if maker else None, maker.name if maker else "copy", size)
         self.zones += [GuardZone(self.bytes, start, site), GuardZone(start + size, end, site)]
         self.bytes = end
@@ -79,7 +79,7 @@ word:
   %place = getelementptr i64, ptr %scratch, i64 %i
   store volatile i64 {WORD}, ptr %place
   %next = add i64 %i, 1
-  %more = icmp ult i64 %next, {max(scratch.bytes, LINE) // 8}
+  %more = icmp ult i64 %next, {max(scratch.bytes, CACHE_LINE) // 8}
   br i1 %more, label %word, label %done
 done:
   ret void

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from blocknb.codegen.cpu.buffers import LINE
+from blocknb.codegen.cpu.buffers import CACHE_LINE
 from blocknb.codegen.cpu.builder import KernelBuilder
 from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES, Dataflow, identity
 from blocknb.codegen.cpu.fusion import FusionNode
@@ -105,9 +105,9 @@ class RowPrefetch:
         c = self.code
         for base, size in rows:
             length = body.width * size
-            if length < LINE and body.number % (LINE // length):
+            if length < CACHE_LINE and body.number % (CACHE_LINE // length):
                 continue
             at = c.i64("add", base, c.i64("mul", body.position, str(size)))
-            for line in range(0, length, LINE):
+            for line in range(0, length, CACHE_LINE):
                 place = c.pointer(c.i64("add", at, str(line)) if line else at)
                 c.w.do(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")

@@ -157,8 +157,8 @@ class RowLoops(VersionPart):
         k, n = at(index[k_axis]), at(index[n_axis])
         shift = panel.bit_length() - 1
         whole = c.i64("mul", c.i64("lshr", n, str(shift)), str(buffer.shape[k_axis] * panel))
-        line = c.i64("mul", k, str(panel))
-        inside = c.i64("add", line, c.i64("and", n, str(panel - 1)))
+        row = c.i64("mul", k, str(panel))
+        inside = c.i64("add", row, c.i64("and", n, str(panel - 1)))
         base = self.tiles.base(buffer)
         offset = c.i64("add", whole, inside)
         place = c.w.value(f"getelementptr inbounds {buffer.element}, ptr {base}, i64 {offset}")

@@ -13,7 +13,7 @@ import math
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from blocknb.codegen.cpu.buffers import LINE
+from blocknb.codegen.cpu.buffers import CACHE_LINE
 from blocknb.codegen.cpu.context import VersionContext, VersionPart
 from blocknb.codegen.cpu.dataflow import Dataflow, identity, squeezed
 from blocknb.codegen.cpu.fusion import FusionNode
@@ -30,12 +30,13 @@ STEPS = 4  # of k at least between two prefetches
 
 
 class NextTile(NamedTuple):
-    """The tile that the next iteration loads: the i64 address of its first row, the bytes between rows, and its rows and lines per row."""
+    """The tile that the next iteration loads: the i64 address of its first row, the bytes between rows, its rows, and the cache lines per
+    row."""
 
     address: str
     stride: str
     rows: int
-    lines: int
+    cache_lines: int
 
 
 def plan(
@@ -99,8 +100,8 @@ class TilePrefetch(VersionPart):
         c.w.do(f"store i64 {first}, ptr {before}")
         c.w.do(f"store i64 {distance}, ptr {step}")
         self.notes(load, "software prefetch: the product of this iteration fetches the next tile to the L2 cache")
-        lines = max(1, shape[axis] * size // LINE)
-        return NextTile(c.i64("add", first, distance), c.i64("sub", second, first), shape[1 - axis], lines)
+        cache_lines = max(1, shape[axis] * size // CACHE_LINE)
+        return NextTile(c.i64("add", first, distance), c.i64("sub", second, first), shape[1 - axis], cache_lines)
 
     def _row(self, load: Op, axis: int, size: int, number: str) -> str | None:
         """The i64 address at which a row of a load's tile begins."""
@@ -126,7 +127,7 @@ class PrefetchSchedule:
 
     def __init__(self, code: InstructionBuilder, fetched: Sequence[NextTile], tiles: int, depth: int):
         self.code, self.fetched, self.tiles = code, fetched, tiles
-        most = max((tile.rows * tile.lines for tile in fetched), default=1)
+        most = max((tile.rows * tile.cache_lines for tile in fetched), default=1)
         self.parts = max(1, min(most // tiles, depth // STEPS))
         self.parameters = "".join(f", i64 %next{i}, i64 %stride{i}" for i in range(len(fetched)))
 
@@ -135,12 +136,12 @@ class PrefetchSchedule:
         c = self.code
         position = c.i64("add", c.i64("mul", number, str(self.parts)), part)
         for i, tile in enumerate(self.fetched):
-            positions, lines = self.tiles * self.parts, tile.rows * tile.lines
+            positions, lines = self.tiles * self.parts, tile.rows * tile.cache_lines
             each = max(1, lines // positions)
             for more in range(each):
                 line = c.i64("udiv", position, str(max(1, positions // lines)))
                 line = c.i64("add", c.i64("mul", line, str(each)), str(more))
-                row, column = c.i64("udiv", line, str(tile.lines)), c.i64("urem", line, str(tile.lines))
-                offset = c.i64("add", c.i64("mul", row, f"%stride{i}"), c.i64("mul", column, str(LINE)))
+                row, column = c.i64("udiv", line, str(tile.cache_lines)), c.i64("urem", line, str(tile.cache_lines))
+                offset = c.i64("add", c.i64("mul", row, f"%stride{i}"), c.i64("mul", column, str(CACHE_LINE)))
                 place = c.w.value(f"inttoptr i64 {c.i64('add', f'%next{i}', offset)} to ptr")
                 c.w.do(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 2, i32 1)")

@@ -1,4 +1,4 @@
-"""Hints for the L2 cache: which lines it replaces first (PTX ISA, "Cache eviction priority hints").
+"""Hints for the L2 cache: which cache lines it replaces first (PTX ISA, "Cache eviction priority hints").
 
 A matrix that a kernel reads once should not push out lines that the next kernel reads. Besides, modified lines must be written to memory
 when they are pushed out. With `evict_first` the cache replaces lines of the streamed matrix itself. A policy is a number of 64 bits.

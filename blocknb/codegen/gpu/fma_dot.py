@@ -79,10 +79,10 @@ class OuterProducts:
     def along_k(self, steps: int, index: str) -> list[list[str]]:
         """The elements of A by step and row."""
         width = min(steps, WIDEST // self.left.bytes)
-        lines = [
+        rows = [
             [x for at in range(0, steps, width) for x in self.left.vector(row, at, width, index)] for row in self.rows
         ]
-        return [[self.cast(line[step], self.a) for line in lines] for step in range(steps)]
+        return [[self.cast(row[step], self.a) for row in rows] for step in range(steps)]
 
     def along_n(self, step: int, index: str) -> list[str]:
         """The elements of B at a step, by column."""

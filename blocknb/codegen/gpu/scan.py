@@ -47,10 +47,10 @@ class Scans(OpLowering):
     def totals(self, op: Op) -> None:
         """The total of each warp, by a reduction whose `scan` names a scan of the same operands."""
         scanner, (_, totals) = self.scanned_runs(op)
-        lines = op.args[0].type.layout.slice_registers(op.attrs["axis"])
-        by_line = {lines[r]: scanner.last_of_all(totals, r) for r in totals}
+        slices = op.args[0].type.layout.slice_registers(op.attrs["axis"])
+        by_slice = {slices[r]: scanner.last_of_all(totals, r) for r in totals}
         for i, result in enumerate(op.results):
-            self.registers.set(result, [by_line[line][i] for line in sorted(by_line)])
+            self.registers.set(result, [by_slice[number][i] for number in sorted(by_slice)])
 
     def scanned_runs(self, op: Op) -> tuple[Scanner, tuple[list[Values], dict[int, Values]]]:
         """The elements scanned within their runs, and the totals of the runs scanned within the warp."""
@@ -75,23 +75,23 @@ class Scans(OpLowering):
         return scanner, found
 
     def before_warp(self, op: Op, scanner: Scanner) -> tuple[str, list[Values]]:
-        """Whether warps come before this one, and for each register the total of those on its line."""
+        """Whether warps come before this one, and for each register the total of those on its slice."""
         count, axis = len(op.results), op.attrs["axis"]
         layout, gathered = op.args[0].type.layout, op.args[count].type.layout
-        line_of, start = gathered.slice_registers(axis), gathered.dim_bits(axis).start
-        lines: dict[int, dict[int, Values]] = {}
+        slice_of, start = gathered.slice_registers(axis), gathered.dim_bits(axis).start
+        slices: dict[int, dict[int, Values]] = {}
         for register, index in enumerate(gathered.register_indices):
             part = (index & gathered.dim_mask(axis)) >> start
             values = tuple(self.registers.reg(x, register) for x in op.args[count:])
-            lines.setdefault(line_of[register], {})[part] = values
+            slices.setdefault(slice_of[register], {})[part] = values
         warps = [position for position, basis in enumerate(layout.warp) if basis & layout.dim_mask(axis)]
         number = self.threads.thread_index(
             [0] * 5, [1 << warps.index(p) if p in warps else 0 for p in range(len(layout.warp))]
         )
-        found = {line: scanner.before(number, parts) for line, parts in lines.items()}
-        last = len(lines[0]) - 1
+        found = {index: scanner.before(number, parts) for index, parts in slices.items()}
+        last = len(slices[0]) - 1
         some = self.text.emit(f"icmp ne i32 {number}, {last if scanner.reverse else 0}")
-        return some, [found[line] for line in layout.slice_registers(axis)]
+        return some, [found[index] for index in layout.slice_registers(axis)]
 
 
 def hardware_bits(layout: Layout, axis: int) -> HardwareBits:
@@ -240,7 +240,7 @@ class Scanner:
         return self.shuffled(values, self.text.once(("lane before", lanes, self.reverse), lane_before))
 
     def last_of_all(self, totals: dict[int, Values], r: int) -> Values:
-        """The total of the warp on the line of register r, in all lanes."""
+        """The total of the warp on the slice of register r, in all lanes."""
         values, lanes = totals[self.last(r, self.high)], self.lanes(self.high)
         if not lanes:
             return values

@@ -46,7 +46,7 @@ FEW_COSTLY = 2  # of a costly combine block
 COSTLY = 6  # ops of a combine block that take longer than the shuffles of a few values
 
 READ_TOGETHER = 4  # one access of 16 bytes
-LINE = 4096  # the most bytes that are stored before their first use, because their buffer and others are then live together
+EARLY_STORE = 4096  # the most bytes that are stored before their first use, because their buffer and others are then live together
 
 
 @gpu_pass()
@@ -237,9 +237,9 @@ class ConversionLowering(Rebuild):
                 self.flush([op.args[0]])
             with self.builder.at(op):
                 stored.append(self.ahead.pop(op.result) if op.result in self.ahead else self.store_for(op))
-        if ops and all(map(is_line, ops)):  # one barrier serves lines that are used later, too
+        if ops and all(map(is_one_dimensional, ops)):  # one barrier also serves tiles that are used later
             for op in self.waiting[-1].values():
-                if is_line(op) and op.args[0] not in self.waiting[-1] and op.result not in self.ahead:
+                if is_one_dimensional(op) and op.args[0] not in self.waiting[-1] and op.result not in self.ahead:
                     with self.builder.at(op):
                         self.ahead[op.result] = self.store_for(op)
         for op, (buffer, layout) in zip(ops, stored, strict=True):
@@ -365,10 +365,10 @@ def crossed_rows(value: Value, used: Users) -> int | None:
     return None
 
 
-def is_line(op: Op) -> bool:
-    """Whether a conversion moves one short line, such as a number per row, so that its buffer may be stored early."""
+def is_one_dimensional(op: Op) -> bool:
+    """Whether a conversion moves a short tile of one dimension, such as a number per row, so that its buffer may be stored early."""
     kind = op.result.type
-    return sum(n > 1 for n in kind.shape) == 1 and kind.size * kind.dtype.bits <= 8 * LINE
+    return sum(n > 1 for n in kind.shape) == 1 and kind.size * kind.dtype.bits <= 8 * EARLY_STORE
 
 
 def instructions(name: str, plan: MatrixAccess | None, layout: Layout, shared: SharedLayout, bits: int) -> str:

@@ -1,4 +1,4 @@
-"""Expensive arithmetic on replicated lines is spread over the threads that hold copies.
+"""Expensive arithmetic on replicated rows is spread over the threads that hold copies.
 
 After a reduction along the rows of a tile, all lanes of a row hold its result. A thread with parts of eight rows holds eight results, and
 its neighbours hold the same ones. If a kernel computes the scale of each row, every lane computes eight scales. This pass lets each lane
@@ -36,7 +36,7 @@ def applies(func: Func, target: Target) -> bool:
 
 @gpu_pass(optional=True, applies=applies)
 def spread_replicas(func: Func, target: Target, notes: Notes) -> Func:
-    """Divides expensive arithmetic on replicated lines among the lanes
+    """Divides expensive arithmetic on replicated rows among the lanes
 
     When: divisions, or arithmetic on fp64, follow a reduction whose result several lanes share, and each thread holds several elements.
 
@@ -58,7 +58,7 @@ def spread_replicas(func: Func, target: Target, notes: Notes) -> Func:
         %q = div %d, %n {nearest=True} : tile<32xf32, #b>
         %s = convert %q : tile<32xf32, #a>
     """
-    plans = ReplicatedLines(func).plans
+    plans = ReplicatedRows(func).plans
     for plan in plans:
         fewer = f"{counted(plan.layout.num_registers, 'element')} per thread instead of {plan.held}"
         notes(max(plan.ops, key=cost), f"{fewer}: lanes with equal elements share the work")
@@ -92,7 +92,7 @@ class SpreadPlan:
     ops: list[Op] = field(default_factory=list)
 
 
-class ReplicatedLines:
+class ReplicatedRows:
     """The `plans` of a function: the connected arithmetic that pays."""
 
     def __init__(self, func: Func):
@@ -100,7 +100,7 @@ class ReplicatedLines:
         self.plans = [plan for block in blocks(func.body) for plan in self.connected(block) if self.pays(plan)]
 
     def connected(self, block: Block) -> Iterator[SpreadPlan]:
-        """The connected arithmetic of a block on replicated lines."""
+        """The connected arithmetic of a block on replicated rows."""
         of: dict[Value, SpreadPlan] = {}
         found: list[SpreadPlan] = []
         for op in block.ops:
@@ -176,7 +176,7 @@ class ReplicaRewriter(Rebuild):
         return value if value.type.layout == layout else self.builder.value("convert", value, layout=layout)
 
     def in_layout(self, value: Value, layout: Layout) -> Value:
-        """An original value in the new layout of its line."""
+        """An original value in the new layout of its row."""
         if (value, layout) in self.small:
             return self.small[value, layout]
         op = self.defs.get(value)

@@ -226,10 +226,10 @@ class ReductionRewriter(Rebuild):
         if made is not None and made.name == "const" and made.attrs["value"] == neutral:
             return nothing
         axis = plan.reduction.attrs["axis"]
-        line = kind.layout.broadcast_inverse(tuple(n if i == axis else 1 for i, n in enumerate(kind.shape)))
+        along = kind.layout.broadcast_inverse(tuple(n if i == axis else 1 for i, n in enumerate(kind.shape)))
         for other in reversed([i for i in range(len(kind.shape)) if i != axis]):
-            line = line.expand_dims_inverse(other)
-        number = b.value("arange", start=0, end=kind.shape[axis], layout=line)
+            along = along.expand_dims_inverse(other)
+        number = b.value("arange", start=0, end=kind.shape[axis], layout=along)
         for other in [i for i in range(len(kind.shape)) if i != axis]:
             number = b.value("expand_dims", number, axis=other)
         if number.type.shape != kind.shape:
@@ -242,8 +242,8 @@ class ReductionRewriter(Rebuild):
         b = self.builder
         if not value.type.shape:
             return b.value("splat", value, shape=kind.shape, layout=kind.layout)
-        line = b.value("expand_dims", value, axis=plan.reduction.attrs["axis"])
-        return b.value("broadcast", line, shape=kind.shape, layout=kind.layout)
+        expanded = b.value("expand_dims", value, axis=plan.reduction.attrs["axis"])
+        return b.value("broadcast", expanded, shape=kind.shape, layout=kind.layout)
 
 
 def steps(shape: Sequence[int], plan: ReductionPlan) -> list[tuple[str, dict[str, Any]]]:

@@ -26,7 +26,7 @@ from blocknb.passes.registry import gpu_pass
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-LINE = 16  # the same for a tile of one row
+LEAST_OF_ROW = 16  # the same for a tile of one row
 LEAST = 512  # bytes of the smallest tile that is staged
 
 
@@ -94,7 +94,7 @@ def computed_from(func: Func, target: Target) -> list[Op]:
         kind = load.result.type
         if len(kind.shape) != 2 or kind.is_pointer or kind.dtype.bits < 8:
             return False
-        least = LEAST if min(kind.shape) > 1 else LINE
+        least = LEAST if min(kind.shape) > 1 else LEAST_OF_ROW
         return size(load.result) >= least and not only_stored(users, load.result)
 
     loops = product_loops(func, target)
@@ -102,8 +102,8 @@ def computed_from(func: Func, target: Target) -> list[Op]:
 
 
 def axes(loop: Op) -> int:
-    """The least number of axes of the tiles to stage: lines, such as scales, are staged for products of single warps. The producer warp
-    of other products copies boxes, and their lines are loaded into registers (`register_prefetch`)."""
+    """The least number of axes of the tiles to stage: rows, such as scales, are staged for products of single warps. The producer warp
+    of other products copies boxes, and their rows are loaded into registers (`register_prefetch`)."""
     return 2 if any(wgmma.is_name(op.attrs.get("instr", "")) for op in within(loop)) else 1
 
 

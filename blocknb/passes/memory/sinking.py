@@ -1,10 +1,10 @@
 """Sinking: values that only one store uses are computed at that store, access by access.
 
 A row that a kernel holds while it reduces it leaves few registers, and registers decide how many programs share an SM. After the last
-reduction a kernel scales the row, loads weights and adds a bias. If each line is emitted where it stands, its whole tile is ready before
-the next line begins. ptxas moves little, so it then needs registers for two or three tiles. So arithmetic between a reduction and one
-store sinks to that store (`emit="at_use"`). A load on that way takes the store's mask when all of its elements end there: one set of
-predicates is enough. Kernels of several rows that share weights would need more registers this way, so they are left alone.
+reduction a kernel scales the row, loads weights and adds a bias. If each statement is emitted where it stands, its whole tile is ready
+before the next statement begins. ptxas moves little, so it then needs registers for two or three tiles. So arithmetic between a reduction
+and one store sinks to that store (`emit="at_use"`). A load on that way takes the store's mask when all of its elements end there: one set
+of predicates is enough. Kernels of several rows that share weights would need more registers this way, so they are left alone.
 
 Compilers call it code sinking: LLVM's `Sink` moves an instruction to the block of its use, and this pass to the access of its use.
 """
@@ -45,8 +45,8 @@ def sinking(func: Func, target: Target, notes: Notes) -> Func:
     What: the code generator computes the value access by access, and then issues the stores. A load of weights on the way takes the mask
     of the store if that is stricter.
 
-    Why: each line of a kernel would otherwise fill registers for the whole row, and ptxas moves little code. Fewer registers allow more
-    programs per SM.
+    Why: each statement of a kernel would otherwise fill registers for the whole row, and ptxas moves little code. Fewer registers allow
+    more programs per SM.
 
     Limits: the pass skips tiles of several rows, because weights that the rows share would raise the register pressure. A value with a
     second use is computed where it stands; a note names that use.

@@ -24,7 +24,7 @@ from blocknb.passes.support.layout_facts import (
     carried_together,
     enters_converted,
     exchanges,
-    is_line_of_indices,
+    is_index_vector,
     is_loaded_or_carried,
     is_short_store,
     is_sorted,
@@ -37,7 +37,7 @@ from blocknb.passes.support.tile_views import MOVING, POINTWISE, VIEWS, moved_la
 from blocknb.passes.tile.select_mma import loaded_operands, operand_layouts, vectors_first
 
 ITERATIONS = 16  # the assumed number of iterations of a loop
-SCALES = 256  # elements of a line by which a product with operands in registers is multiplied
+SCALES = 256  # elements of a row by which a product with operands in registers is multiplied
 PRODUCT = 1e12  # the least weight per element of a product's proposal
 COPIES = 2  # of a tile's elements that its threads may hold: a tile that is joined with another one is repeated twice
 
@@ -137,7 +137,7 @@ class LayoutChoice:
 
     def tied_operands(self, op: Op) -> Sequence[Value]:
         """The operands of a pointwise op that share its layout: all, or only the running sum if the op adds to one (`recurrences`). The
-        other operand may have another layout, because a short line costs little to convert."""
+        other operand may have another layout, because a short row costs little to convert."""
         return [v for v in op.args if v in self.recurrent] or op.args
 
     def recurrences(self) -> list[Op]:
@@ -196,10 +196,10 @@ class LayoutChoice:
     def settle(self) -> None:
         """Chooses each group's layout: the heaviest proposal, else the one that views or reductions suggest, else the default."""
         values = [v for v in (*self.defs, *self.block_args) if self.anchored(v)]
-        if not self.fragments:  # other products convert the lines that their loops carry
+        if not self.fragments:  # other products convert the rows that their loops carry
             self.carried_groups.clear()
         members, users = self.groups.members(values), uses(self.func)
-        self.groups.sorted_lines = {value for group in members.values() if is_sorted(group, users) for value in group}
+        self.groups.sorted_values = {value for group in members.values() if is_sorted(group, users) for value in group}
         self.propose_reductions()
         self.propose_sums(users)
         for root in members:
@@ -218,7 +218,7 @@ class LayoutChoice:
             if op.name == "reduce":
                 layout = self.reduction_layout(op)
                 for result in op.results if op.results[0].type.shape else ():
-                    if result not in self.groups.sorted_lines:
+                    if result not in self.groups.sorted_values:
                         self.layouts.setdefault(self.groups.find(result), layout.slice(op.attrs["axis"]))
         self.settle_backwards(self.func.body)
         self.settle_forwards(self.func.body)
@@ -258,7 +258,7 @@ class LayoutChoice:
             for view in reversed(views):
                 layout = moved_layout(view, layout)
             self.products |= {layout.slice(axis)} if split else set()
-            for result in (x for x in op.results if x not in self.groups.sorted_lines):
+            for result in (x for x in op.results if x not in self.groups.sorted_values):
                 weight = (2 if split else 1) * iterations * result.type.size * value.type.dtype.bytes
                 self.groups.propose(result, weight, layout.slice(axis))
 
@@ -280,13 +280,13 @@ class LayoutChoice:
                         self.groups.propose(user.result, weight, moved_layout(view, sliced))
 
     def keep_recurrences_within_warps(self) -> None:
-        """Changes the layouts of `recurrences`: lines along the axis stay in one warp. An exchange between warps would cost two barriers
+        """Changes the layouts of `recurrences`: slices along the axis stay in one warp. An exchange between warps would cost two barriers
         per iteration."""
         for op in self.recurrences():
             root = self.groups.find(op.args[0])
             layout = self.layouts.get(root)
             if layout is not None and layout not in self.products:
-                self.layouts[root] = tables.lines_within_warps(layout, op.attrs["axis"])
+                self.layouts[root] = tables.slices_within_warps(layout, op.attrs["axis"])
 
     def widen_reduced(self) -> None:
         """Gives rows that a loop loads and reduces the proposal in which the lanes exchange the fewest partial results. With more elements
@@ -358,7 +358,8 @@ class LayoutChoice:
         return self.natural(anchored[0] if anchored else op.args[0])
 
     def scan_layout(self, op: Op) -> Layout:
-        """The layout of a scan's operands and results: the operand's, changed so that a warp holds a line or a consecutive part of it."""
+        """The layout of a scan's operands and results. It is the operand's, changed so that a warp holds a slice along the axis or a
+        consecutive part of it."""
         return tables.for_scan(self.reduction_layout(op), op.attrs["axis"])
 
     def settle_backwards(self, block: Block) -> None:
@@ -451,7 +452,7 @@ class LayoutChoice:
         fast = next((axis for axis in range(len(own.shape)) if first & own.dim_mask(axis)), len(own.shape) - 1)
         width = [min(vec, x.contiguous_registers(fast)) for x in (wanted, own)]
         reach = [x.consecutive(fast, w) * bytes for x, w in zip((wanted, own), width, strict=True)]
-        if wanted.is_replicated and is_line_of_indices(op, self.num_warps):
+        if wanted.is_replicated and is_index_vector(op, self.num_warps):
             return True
         if wanted in self.fragments | self.widened:  # a thread's accesses fill its sectors together
             reach[0] = max(reach[0], wanted.contiguous_registers(fast) * bytes)

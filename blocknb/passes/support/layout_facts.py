@@ -9,9 +9,9 @@ from blocknb.language import types as t
 from blocknb.language.ops import LOOPS, OPS
 from blocknb.layouts.linear import Layout
 
-FEW = 64  # elements of a short line
-FEW_LOADS = 4  # of a thread, for a short line
-STEPS = 6  # of a bitonic sort of eight elements, each of which reshapes the line
+FEW = 64  # elements of a short tile of one dimension
+FEW_LOADS = 4  # of a thread, for such a tile
+STEPS = 6  # of a bitonic sort of eight elements, each of which reshapes the tile
 SMALL = 1024  # elements: up to this size a load with replicas is preferred to a conversion
 SECTOR = 32  # the smallest memory transaction in bytes
 
@@ -63,7 +63,7 @@ def outside_of_loops(block: Block, with_products: bool) -> Iterator[Op]:
             yield from outside_of_loops(inner, with_products)
 
 
-def is_line_of_indices(op: Op, num_warps: int) -> bool:
+def is_index_vector(op: Op, num_warps: int) -> bool:
     """Whether an op loads one integer per thread at most along one axis, such as the indices of a gather. The L1 cache serves all replicas
     of such a load at once. A conversion would pass through shared memory, and keep the gather from being pipelined."""
     if op.name != "load" or len(op.result.type.shape) != 1:
@@ -77,26 +77,28 @@ def is_loaded_or_carried(made: Op | None) -> bool:
 
 
 def is_short_store(op: Op) -> bool:
-    """Whether an op stores a line of few elements, such as one number per row. A conversion would cost more than the store."""
+    """Whether an op stores a one-dimensional tile of few elements, such as one number per row. A conversion would cost more than the
+    store."""
     return op.name == "store" and len(op.args[0].type.shape) == 1 and op.args[0].type.size <= FEW
 
 
 def loads_little(op: Op, wanted: Layout, contiguity: int) -> bool:
-    """Whether each thread can load its part of a short line by few accesses. The L1 cache serves all replicas at once, and
+    """Whether each thread can load its part of a short tile by few accesses. The L1 cache serves all replicas at once, and
     a conversion would make all warps wait for the load. A `contiguity` of 0 forbids it."""
     width = min(contiguity, wanted.contiguous_registers(0), 16 // op.result.type.dtype.bytes)
     return bool(op.result.type.size <= FEW and wanted.num_registers <= FEW_LOADS * width)
 
 
 def exchanges(layout: Layout, axis: int) -> int:
-    """The number of warp shuffles of a thread that reduce a tile along an axis. Each of its lines takes one for each bit of the lanes that
-    share it."""
+    """The number of warp shuffles of a thread that reduce a tile along an axis. Each slice along the axis takes one for each bit of the
+    lanes that share it."""
     mask = layout.dim_mask(axis)
-    lines = 1 << sum(1 for x in layout.reg if x & ~mask)
-    return lines * sum(1 for x in layout.lane if x & mask)
+    slices = 1 << sum(1 for x in layout.reg if x & ~mask)
+    return slices * sum(1 for x in layout.lane if x & mask)
 
 
 def is_sorted(values: Set[Value], users: Users) -> bool:
-    """Whether a group of lines is compared with reshaped copies of itself in many steps, as a bitonic sort does. In the layout of a
-    reduction's result several threads hold each element. They would repeat all arithmetic, and each step would convert the line."""
+    """Whether a group of one-dimensional tiles is compared with reshaped copies of itself in many steps, as a bitonic sort does. In the
+    layout of a reduction's result several threads hold each element. They would repeat all arithmetic, and each step would convert the
+    tile."""
     return sum(user.name == "reshape" for value in values for user, _ in users.get(value, ())) >= STEPS

@@ -14,7 +14,7 @@ class LayoutGroups:
     def __init__(self) -> None:
         self.parent: dict[Value, Value] = {}
         self.proposals: dict[Value, list[tuple[float, Layout]]] = {}
-        self.sorted_lines = set[Value]()  # the members of groups that a bitonic sort compares
+        self.sorted_values = set[Value]()  # the members of groups that a bitonic sort compares
 
     def find(self, value: Value) -> Value:
         self.parent.setdefault(value, value)

@@ -1,4 +1,4 @@
-"""Phrases that the notes of several passes use: the line of an op, and a number with its noun."""
+"""Phrases that the notes of several passes use: the source line of an op, and a number with its noun."""
 
 from __future__ import annotations
 

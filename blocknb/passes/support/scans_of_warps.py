@@ -1,9 +1,9 @@
 """Scans along an axis that several warps share (a two-level parallel prefix sum).
 
-Each warp holds consecutive elements of a line. The scan becomes three ops. A reduction gives the total of each warp. A conversion through
-shared memory gives every thread all totals of its line. A scan starts each warp at the total of the warps before it. The code generator
-scans the elements within each warp once, for both the reduction and the scan. Source: Blelloch, "Prefix Sums and Their Applications"
-(1990).
+Each warp holds consecutive elements of a slice along the axis. The scan becomes three ops. A reduction gives the total of each warp. A
+conversion through shared memory gives every thread all totals of its slice. A scan starts each warp at the total of the warps before it.
+The code generator scans the elements within each warp once, for both the reduction and the scan. Source: Blelloch, "Prefix Sums and Their
+Applications" (1990).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def split_scans(notes: Notes) -> Callable:
 
 
 def all_totals(layout: Layout, axis: int, keep: int) -> Layout:
-    """The layout of the totals of `keep` warps along an axis: each thread has those of its lines, in registers."""
+    """The layout of the totals of `keep` warps along an axis: each thread has those of its slices, in registers."""
     bits, count = layout.dim_bits(axis), keep.bit_length() - 1
 
     def moved(basis: int) -> int:

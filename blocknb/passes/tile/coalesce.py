@@ -22,12 +22,12 @@ from blocknb.layouts.tables import blocked
 from blocknb.passes.pipelining.stages import COPIES_FROM, num_stages
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.vector_obstacles import vector_limits
-from blocknb.passes.tile.register_prefetch import is_staged_line
+from blocknb.passes.tile.register_prefetch import is_staged_row
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-#: Bytes per thread with which a warp moves a whole line of 128 bytes. A note about a narrower access has the kind "missed".
-LINE_BYTES = 4
+#: Bytes per thread with which a warp moves a whole cache line of 128 bytes. A note about a narrower access has the kind "missed".
+COALESCED_BYTES = 4
 VECTORS_FROM = 90  # the compute capability from which one instruction adds a vector
 ADDED_AT_ONCE = (t.float32, t.float16, t.bfloat16)  # the element types of these vectors
 TMA_FROM = 90  # the compute capability from which TMA copies tiles
@@ -40,7 +40,8 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
     When: a kernel loads or stores tiles.
 
     What: each thread takes a vector of up to 16 bytes along the axis with the longest runs of consecutive addresses. Neighbouring threads
-    take neighbouring vectors. Warps are placed along an axis that is not reduced, where there is one, so that each warp has whole lines.
+    take neighbouring vectors. Warps are placed along an axis that is not reduced, where there is one, so that each warp has whole slices
+    along the reduced ones.
 
     Why: memory serves a warp in 32-byte sectors, and one wide access costs less than several narrow ones.
 
@@ -72,33 +73,33 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
         limits = vector_limits(facts, old, num_warps * target.warp_size, masked=not boxed)
         vec, order, why = limits.fact_width, limits.order, limits.text
         shape = op.args[0].type.shape
-        lines = sorted(order, key=lambda axis: axis in reduced.get(shape, ()))
+        warp_order = sorted(order, key=lambda axis: axis in reduced.get(shape, ()))
         vectors = min(vec, max(1, op.args[0].type.size // (num_warps * target.warp_size)))
-        if op.id in lines_to_copy and shape[-1] > 1:
+        if op.id in rows_to_copy and shape[-1] > 1:
             vectors = max(vectors, COPY_BYTES[0] // op.args[0].type.dtype.element.bytes)
         if op.name in ATOMICS:
             # Lanes take consecutive addresses: one element each, or a vector. The layout of the addends may have vectors, too.
             vec, why = vec if at_once(op, target, users) else 1, ""
             vectors = min(vec, vectors)
-        layout = blocked(shape, order, vectors, num_warps, warps=lines)
+        layout = blocked(shape, order, vectors, num_warps, warps=warp_order)
         rebuild.builder.append(new := revised(op, attrs={**op.attrs, "layout": layout, "vec": vec}))
         element = op.args[0].type.dtype.element
         used = min(vec, layout.contiguous_registers(order[0]))
         text = f"{op.name}: {used} x {element.name} ({used * element.bytes} bytes) per thread along axis {order[0]}"
-        kind = "missed" if why and used * element.bytes < LINE_BYTES else "info"
+        kind = "missed" if why and used * element.bytes < COALESCED_BYTES else "info"
         notes(new, text + (f"; not wider: {why}" if why else ""), kind)
         return new.results
 
-    lines_to_copy = staged_lines(func, facts) if target.capability >= COPIES_FROM else set()
+    rows_to_copy = staged_rows(func, facts) if target.capability >= COPIES_FROM else set()
     originals, users = {op.id: op for op in func.ops() if op.name in ACCESSES}, uses(func)
     return rebuild(func, visit)
 
 
-def staged_lines(func: Func, facts: affine.Facts) -> set[int]:
-    """The ids of the loads of lines that `operand_staging` will copy to shared memory."""
+def staged_rows(func: Func, facts: affine.Facts) -> set[int]:
+    """The ids of the loads of rows that `operand_staging` will copy to shared memory."""
     loops = [op for op in func.ops() if op.name == "for" and num_stages(func, op) > 2]
     return {
-        op.id for loop in loops for op in loop.blocks[0].ops if op.name == "load" and is_staged_line(facts, op, loop)
+        op.id for loop in loops for op in loop.blocks[0].ops if op.name == "load" and is_staged_row(facts, op, loop)
     }
 
 
@@ -126,12 +127,12 @@ def copied_by_tma(facts: affine.Facts, op: Op, target: Target, users: Mapping[Va
 
 def reduced_axes(func: Func) -> dict[tuple[int, ...], set[int]]:
     """For each tile shape, the axes along which tiles of that shape are reduced. It omits axes along which all of them use the same loaded
-    line, such as the weights of a norm. Otherwise every warp with whole lines would load all of it."""
+    row, such as the weights of a norm. Otherwise every warp with whole slices would load all of it."""
     found: dict[tuple[int, ...], set[int]] = {}
-    lines = {op.args[0].type.shape for op in func.ops() if op.name == "load"}
+    loaded = {op.args[0].type.shape for op in func.ops() if op.name == "load"}
     for op in func.ops():
         if op.name == "reduce":
             shape, axis = op.args[0].type.shape, op.attrs["axis"]
-            if (shape[axis],) not in lines:
+            if (shape[axis],) not in loaded:
                 found.setdefault(shape, set()).add(axis)
     return found

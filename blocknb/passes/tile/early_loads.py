@@ -45,12 +45,12 @@ REGISTERS, MOST_CTAS = 65536, 32  # per SM
 #: Of 256 registers per thread, those for the loads of a branch in a loop with products: few warps hide their latency.
 BRANCHES = 96
 DURING = 16  # registers per thread for loads during a product outside of loops: for twice as many, kernels lost 6 to 14 % by occupancy
-OF_COLUMNS = 16  # bytes of a line of columns per register of a thread
-LINE = 4  # registers per thread of a line that is loaded before a loop and used after it
+OF_COLUMNS = 16  # bytes of a row, such as a bias, per register of a thread
+SHORT = 4  # registers per thread of a load that moves before a loop and is used after it
 FEW_DURING = 8  # registers per thread of two vectors that arrive while a product runs
 MOST_BETWEEN = 96  # registers per thread for loads after a product
 SHARED_FILE = 128  # registers per thread for live tiles: three CTAs of four warps share the register file of an SM
-SCALARS = 8  # registers per thread of short lines, which the estimate of live tiles counts
+SCALARS = 8  # registers per thread of short rows, which the estimate of live tiles counts
 #: Ops whose time hides that of loads, if enough warps are resident: with fewer of them, cross entropy of fp32 lost 6 %.
 COMPUTED = ("exp", "exp2", "log", "log2")
 
@@ -74,8 +74,8 @@ def early_loads(func: Func, target: Target, notes: Notes) -> Func:
     What: the loads move to the head of the iteration or branch, or to the product, with their addresses, masks and indices. Machine code
     issues all of them before it uses the first one. After a product, 16 registers at most are loaded before it, and arrive while it runs.
     In four cases ptxas may take more registers instead. They are two vectors of a tile in a loop, and loads of a `while` loop or between
-    waits. The others are exponentials in a loop of few warps, and tiles that a kernel without loops only reduces. Lines for the end of a
-    product are loaded before its loop, if the live tiles leave room for them. Scalars and lines of a kernel without loops are loaded right
+    waits. The others are exponentials in a loop of few warps, and tiles that a kernel without loops only reduces. Rows for the end of a
+    product are loaded before its loop, if the live tiles leave room for them. Scalars and rows of a kernel without loops are loaded right
     after its first tile. Loads before the barrier of a reduction stay before it.
 
     Why: ptxas saves registers. It waits for a vector before it loads the next one into the same registers, and memory idles meanwhile.
@@ -270,12 +270,12 @@ class EarlyLoads(PipeliningLegality):
         """Issues short loads right after the first load of a tile, if another op waits for that tile before them."""
         ops = func.body.ops
         segment = list(takewhile(lambda op: not op.blocks, ops))
-        start = next((i for i, op in enumerate(segment) if op.name == "load" and self.size(op) > LINE), len(segment))
+        start = next((i for i, op in enumerate(segment) if op.name == "load" and self.size(op) > SHORT), len(segment))
         moved: list[Op] = []
         loaded: set[Value] = set()
         waits = False
         for position, op in enumerate(segment[start:], start):
-            if op.name == "load" and waits and self.size(op) <= LINE and not op.attrs.get("volatile"):
+            if op.name == "load" and waits and self.size(op) <= SHORT and not op.attrs.get("volatile"):
                 operand_slice = self.operand_slice(op, segment[start:])
                 if operand_slice is not None and not self.why_not_read_early(op, segment[start:position]):
                     moved += [x for x in (*operand_slice, op) if x not in moved]
@@ -288,7 +288,7 @@ class EarlyLoads(PipeliningLegality):
         return func.replace(body=Block(func.body.args, (*ops[: start + 1], *moved, *rest)))
 
     def before_loops(self, func: Func) -> Func:
-        """Issues the loads of short lines that follow a loop with products before it, such as a bias or scales of rows and columns."""
+        """Issues the loads of short rows and columns that follow a loop with products before it, such as a bias or scales."""
         ops = list(func.body.ops)
         for loop in [op for op in ops if op.name == "for" and any(x.name == "dot" for x in within(op))]:
             after = ops[ops.index(loop) + 1 :]
@@ -297,7 +297,9 @@ class EarlyLoads(PipeliningLegality):
             if moved and self.liveness.most() + needs + ROOM <= SHARED_FILE:
                 start = ops.index(loop)
                 ops = [*ops[:start], *moved, *(x for x in ops[start:] if x not in moved)]
-                self.notes(moved[-1], f"lines are loaded before the loop, in {counted(needs, 'register')} per thread")
+                self.notes(
+                    moved[-1], f"rows or columns are loaded before the loop, in {counted(needs, 'register')} per thread"
+                )
         return func.replace(body=Block(func.body.args, tuple(ops))) if ops != list(func.body.ops) else func
 
     def short_loads(self, loop: Op, segment: Sequence[Op]) -> tuple[list[Op], int]:
@@ -306,7 +308,7 @@ class EarlyLoads(PipeliningLegality):
         moved: list[Op] = []
         needs = 0
         for position, op in enumerate(segment):
-            if op.name != "load" or op.attrs.get("volatile") or self.size(op) > LINE:
+            if op.name != "load" or op.attrs.get("volatile") or self.size(op) > SHORT:
                 continue
             operand_slice = self.operand_slice(op, segment)
             if operand_slice is None or any(set(x.args) & set(loop.results) for x in (*operand_slice, op)):

@@ -36,9 +36,9 @@ def race_checks(func: Func, target: Target, notes: Notes) -> Func:
 
     When: with `checked="race"` or `checked="init"`.
 
-    What: each access notes its program and its line in the shadow cell of its element. Two programs that access one element, one of which
-    stores, have a race if nothing orders them. With an atomic that acquires, vector clocks say what is ordered. `checked="init"` notes
-    which elements are written, and reports loads of others.
+    What: each access notes its program and its source line in the shadow cell of its element. Two programs that access one element, one of
+    which stores, have a race if nothing orders them. With an atomic that acquires, vector clocks say what is ordered. `checked="init"`
+    notes which elements are written, and reports loads of others.
 
     Why: a race may give right results on one device and wrong ones on another.
 

@@ -106,7 +106,7 @@ class PrefetchPlanner(PipeliningLegality):
         self.threads = 32 * func.attrs["num_warps"]
         self.liveness = Liveness(func, self.threads)
         self.plans: dict[int, PrefetchPlan] = {}
-        self.replicated = set[Op]()  # loads of lines that several threads need: a row or column of a product
+        self.replicated = set[Op]()  # loads that several threads need: of a row or column of a product
 
     def plan(self, block: Block, inside: Op | None) -> int:
         """Plans the loops in a block; returns the most registers that any of them carries. `inside` is the loop around the block, if it
@@ -162,7 +162,7 @@ class PrefetchPlanner(PipeliningLegality):
     def multiplies_carried(self, loop: Op) -> bool:
         """Whether the loop carries an operand of its products, so that each iteration waits for the last one. In other loops with several
         products iterations overlap, and the gradients of attention spilled. On an H200 the states of delta-rule kernels of
-        flash-linear-attention took 0.60 to 0.78 of the time with a line loaded ahead."""
+        flash-linear-attention took 0.60 to 0.78 of the time with a row loaded ahead."""
         defs = self.facts.definition
         operands = [x for op in walk(loop.blocks[0]) if op.name == "dot" for x in op.args[:2]]
         behind = reachable(operands, lambda x: () if x not in defs or defs[x].name in ("dot", "load") else defs[x].args)
@@ -170,7 +170,7 @@ class PrefetchPlanner(PipeliningLegality):
 
     def is_staged(self, load: Op, loop: Op) -> bool:
         """Whether `operand_staging` brings a tile of one row to shared memory, more than one iteration ahead."""
-        return num_stages(self.func, loop) > 2 and is_staged_line(self.facts, load, loop)
+        return num_stages(self.func, loop) > 2 and is_staged_row(self.facts, load, loop)
 
     def is_index(self, value: Value) -> bool:
         """Whether an address depends on a value."""
@@ -211,7 +211,7 @@ class PrefetchPlanner(PipeliningLegality):
         return min(REGISTERS, limit // 4, max(0, limit - ROOM - self.liveness.peak(loop)))
 
 
-def is_staged_line(facts: affine.Facts, load: Op, loop: Op) -> bool:
+def is_staged_row(facts: affine.Facts, load: Op, loop: Op) -> bool:
     """Whether a tile has one row, from which a thread can copy four bytes, and the products of its loop are too small for wgmma."""
     shape, (pointer, *masks) = load.result.type.shape, load.args
     dots = [op for op in walk(loop.blocks[0]) if op.name == "dot"]
