@@ -307,7 +307,7 @@ def _learn_arguments(command: argparse.ArgumentParser) -> None:
     start.add_argument("--no-browser", dest="browser", action="store_false", help="copy the notebooks only")
 
 
-#: What runs a command, and what adds its arguments to a parser.
+#: The function that runs a command, and the one that adds its arguments to a parser.
 COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], Callable[[argparse.ArgumentParser], None]]] = {
     "doctor": (doctor, _doctor_arguments),
     "bench": (bench, _bench_arguments),

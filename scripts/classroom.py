@@ -324,7 +324,7 @@ def elsewhere() -> set[str]:
 
 
 def left_files(work: Path, before: set[str], opened: set[str]) -> list[str]:
-    """What is left of the kernels: temporary files, files of the caches that were not renamed, and new files elsewhere."""
+    """The remains of the kernels: temporary files, files of the caches that were not renamed, and new files elsewhere."""
     own = list(work.glob("user*/tmp/**/*"))
     own += [
         path for path in work.glob("user*/**/.*") if ".new" in path.name and "tmp" not in path.relative_to(work).parts

@@ -88,7 +88,7 @@ def executed(notebook: Any, folder: Path) -> str:
 
 
 def stored(outputs: list[Any]) -> list[Any]:
-    """The outputs of a cell without cards. What a card says before its own first line, such as a verdict, stays as a text."""
+    """The outputs of a cell without cards. The output before the first line of a card, such as a verdict, stays as a text."""
     kept = []
     for output in outputs:
         data = output.get("data", {})

@@ -32,7 +32,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 MIME = "application/vnd.blocknb.v1+json"
-#: What the build adds to the committed files.
+#: The files that the build adds to the committed ones.
 BUILT = re.compile(r"labextension/dist/(static|viewer)/[\w.-]+\.(js|css|json)|labextension/dist/package\.json|PKG-INFO")
 #: Where the committed files of the wheel come from.
 MOVED = (

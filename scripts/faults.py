@@ -157,8 +157,8 @@ def _today(number: int, row: dict[str, str]) -> dict[str, str] | None:
 
 
 def follow(rows: list[dict[str, str]], number: int) -> Iterator[dict[str, str]]:
-    """The rows for the code of today: moved faults with their new module, and for each that is gone another of its folder and part. Of
-    faults that have become one, such as two of equal lines that are one line now, one stays and the others are gone."""
+    """The rows for the code of today: moved faults with their new module, and for each that is gone another of its folder and part. If
+    faults have become one, such as two of equal lines that are one line now, one stays and the others are gone."""
     chance = random.Random(number)
     taken = {_identity(row) for row in rows}
     found = [_today(at, row) for at, row in enumerate(rows)]

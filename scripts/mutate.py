@@ -153,7 +153,7 @@ def _code(node: Any) -> Iterator[Any]:
             yield from _code(child)
 
 
-#: What a copy of the tree omits: history, environments, caches and build outputs.
+#: The parts that a copy of the tree omits: history, environments, caches and build outputs.
 LEFT_OUT = (
     ".git",
     ".venv",

@@ -156,7 +156,7 @@ class Checkout:
         return found
 
     def compilations(self, bench: Any) -> dict[str, Callable[[], Any]]:
-        """By kernel and target: calls that compile the kernels of the case again, without a cache, for the CPU and for `VIEW`."""
+        """The calls by kernel and target: they compile the kernels of the case again, without a cache, for the CPU and for `VIEW`."""
         with self.active():
             compiler = importlib.import_module("blocknb.runtime.compile")
             parse = importlib.import_module("blocknb.target").Target.parse

@@ -184,7 +184,7 @@ def missing(one: Recording, gpus: Sequence[str]) -> str:
 
 
 def without_packages(one: Recording) -> str:
-    """Which packages of a notebook are not installed; "" if all are."""
+    """The packages of a notebook that are not installed; "" if all are."""
     lost = [name for name in one.packages if find_spec(name) is None]
     return f"not installed: {', '.join(lost)}" if lost else ""
 

@@ -1,4 +1,4 @@
-"""What three passes do for kernels of one row per program: `python scripts/row_passes.py [rematerialization sinking strip_mining]`.
+"""The effect of three passes on kernels of one row per program: `python scripts/row_passes.py [rematerialization sinking strip_mining]`.
 
 A line gives the registers and spilled bytes per thread without and with the pass. ptxas reports them for sm_90a or the GPU of this machine.
 With a GPU, the line also gives the time without the pass divided by the time with it; above 1, the pass pays. It is the median of

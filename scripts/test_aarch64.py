@@ -20,7 +20,7 @@ from pathlib import Path
 from zlib import crc32
 
 ROOT = Path(__file__).resolve().parents[1]
-#: What the tests of the CPU need: nothing of Jupyter, CUDA or PyTorch. Tests that import those fail or are skipped.
+#: The packages that the tests of the CPU need: nothing of Jupyter, CUDA or PyTorch. Tests that import those fail or are skipped.
 WHEELS = {
     *("execnet", "hypothesis", "iniconfig", "llvmlite", "ml-dtypes", "numpy", "packaging", "platformdirs"),
     *("pluggy", "pygments", "pytest", "pytest-xdist", "sortedcontainers"),

@@ -130,7 +130,8 @@ class Facts(FunctionFacts):
         return promise
 
     def stride(self, value: Value, axis: int) -> int | Form | None:
-        """The difference of neighbours along an axis, if it is the same everywhere: a number, or a form of uniform symbols. Else None."""
+        """The difference of neighbours along an axis, if it is the same everywhere: a number, or a form of uniform symbols. None if it
+        differs."""
         form = self.form(value)
         if form is None or (cut := form.split(axis)) is None:
             return None
@@ -214,7 +215,8 @@ class Facts(FunctionFacts):
         return a * b if len(a.terms) * len(b.terms) <= MAX_TERMS else None
 
     def fitting(self, form: Form | None, type: Tile) -> Form | None:
-        """The form, if arithmetic in this type cannot wrap: assumed for wide signed integers, proved for the others. Else None."""
+        """The form, if arithmetic in this type cannot wrap: assumed for wide signed integers, proved for the others. None if it can
+        wrap."""
         if form is None or (type.dtype.kind == "int" and type.dtype.bits >= 32):
             return form
         return form if ranges.within(ranges.interval(self, form, type.shape), ranges.limits(type.dtype)) else None

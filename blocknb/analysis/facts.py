@@ -93,7 +93,7 @@ class FunctionFacts(ABC):
     # -- structure -------------------------------------------------------------------------------------------------------
 
     def stored(self, loaded: Value) -> Value | None:
-        """The tile that a local_load reads from its buffer, if it is the only tile that is ever stored there. Else None."""
+        """The tile that a local_load reads from its buffer, if it is the only tile that is ever stored there; otherwise None."""
         store = self.loaded.get(loaded)
         return store.args[1] if store is not None and self.stores[store.args[0]] == 1 else None
 

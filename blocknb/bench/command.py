@@ -283,8 +283,8 @@ def writable(path: str) -> bool:
 def jobs(
     chosen: Sequence[str], options: BenchOptions, keep: Callable[[str, list[Row]], None] = lambda name, rows: None
 ) -> dict[str, Callable[[], list[Row]]]:
-    """What measures the chosen benchmarks, by name; "kernels" measures those of ready-made kernels. `keep(name, rows)` gets the rows of a
-    benchmark of "torch" so far, after each row."""
+    """The functions that measure the chosen benchmarks, by name; "kernels" measures those of ready-made kernels. `keep(name, rows)` gets
+    the rows of a benchmark of "torch" so far, after each row."""
     from blocknb.bench import plan_check
     from blocknb.bench.suite import launching, runner
     from blocknb.bench.suite.catalogue import BENCHMARKS as kernels

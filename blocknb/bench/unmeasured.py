@@ -1,4 +1,4 @@
-"""What a run could not measure: libraries that are missing, peers and cases that failed, results that were wrong.
+"""The measurements that a run lacks: libraries that are missing, peers and cases that failed, results that were wrong.
 
 The rows of benchmarks name it in a few ways. `problem` and `error` are texts of one row, `problems` has texts by peer, and `missing` and
 `left out` have texts by library. `blocknb bench` lists all of them at its end, and its exit status is then not 0.

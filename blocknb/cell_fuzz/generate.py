@@ -27,7 +27,7 @@ def user(x, out):
 _MAKE = "def make(scale):\n" + "\n".join(
     "    " + line for line in _SCALED.format(value="tl.load(x + at) * scale").split("\n")
 )
-#: What a kernel may capture: the text that changes it, the text that defines the kernel, and the kernel's name.
+#: The values that a kernel may capture: the text that changes it, the text that defines the kernel, and the kernel's name.
 CAPTURES = (
     ("SCALE = tl.constexpr({v})", _SCALED.format(value="tl.load(x + at) * SCALE"), "user"),
     ("@blocknb.kernel\ndef scaled(v):\n    return v * {v}", _SCALED.format(value="scaled(tl.load(x + at))"), "user"),

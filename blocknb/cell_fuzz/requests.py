@@ -1,4 +1,4 @@
-"""What a worker process of `blocknb.fuzz.worker` does with sequences of cells. It imports this module before its first request."""
+"""The requests for sequences of cells to a worker process of `blocknb.fuzz.worker`. It imports this module before its first request."""
 
 from __future__ import annotations
 

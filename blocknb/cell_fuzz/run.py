@@ -27,7 +27,7 @@ SETUP = Setup(prepare="blocknb.cell_fuzz.requests")
 
 @dataclass(frozen=True)
 class CellFuzzOptions:
-    """What to run: sequences `first` to `first + count` of a seed (`count` 0: until `seconds` have passed), in `jobs` processes.
+    """The work of a run: sequences `first` to `first + count` of a seed (`count` 0: until `seconds` have passed), in `jobs` processes.
 
     Findings are written to the folder `out`. At most `minimise` of them are reduced, for up to `patience` seconds each.
     """

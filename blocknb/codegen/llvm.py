@@ -30,7 +30,7 @@ from blocknb.target import Target
 
 @dataclass(frozen=True)
 class CudaCode:
-    """What compiling for a GPU gives: PTX always; cubin, resources by kernel and warnings if ptxas was there.
+    """The result of a compilation for a GPU: PTX always; cubin, resources by kernel and warnings if ptxas was there.
 
     `llvm` is the optimised LLVM text if the job requested it; `ms` milliseconds by stage (parse, optimise, emit, ptxas).
     """
@@ -45,7 +45,7 @@ class CudaCode:
 
 @dataclass(frozen=True)
 class CpuCode:
-    """What compiling for a CPU gives: a relocatable object (see `loader.load_object`) and its global names."""
+    """The result of a compilation for a CPU: a relocatable object (see `loader.load_object`) and its global names."""
 
     object: bytes = field(repr=False)
     exports: tuple[str, ...]

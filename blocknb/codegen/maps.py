@@ -94,7 +94,7 @@ def quotient(a: int, b: int) -> int:
 
 
 def remainder(a: int, b: int) -> int:
-    """What `quotient` leaves, with the sign of a."""
+    """The remainder of `quotient`, with the sign of a."""
     return a - b * quotient(a, b)
 
 

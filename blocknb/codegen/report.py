@@ -41,7 +41,7 @@ REGIONS = {
 WORDS = HEADER + RECORD * (2 * _FAULTS + _PRINTS)
 
 Site = Access | Assertion | Print | Overrun
-#: By argument that is an array: its name, its address, and the bytes that may be accessed (from, to).
+#: The arguments that are arrays: the name, its address, and the bytes that may be accessed (from, to).
 Arrays = Mapping[int, tuple[str, int, int, int]]
 
 

@@ -46,7 +46,8 @@ class Tool:
 
 @dataclass(frozen=True)
 class PtxasResources:
-    """What ptxas says of one kernel: registers a thread, bytes of stack and spills a thread, static shared bytes, barriers."""
+    """The resources of one kernel in the log of ptxas: registers per thread, bytes of stack and spills per thread, static shared bytes,
+    barriers."""
 
     registers: int = 0
     spill_stores: int = 0
@@ -132,7 +133,7 @@ def candidates(name: str) -> tuple[Tool, ...]:
 
 
 def how_to_get(name: str) -> str:
-    """What to do where ptxas or nvdisasm is missing. pip has wheels of both for Linux, on x86 and Arm, and NVIDIA has none for macOS."""
+    """The advice where ptxas or nvdisasm is missing. pip has wheels of both for Linux, on x86 and Arm, and NVIDIA has none for macOS."""
     if sys.platform == "linux":
         return "run pip install 'blocknb[toolchain]'"
     if sys.platform == "darwin":

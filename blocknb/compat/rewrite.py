@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 
-#: Maps Triton's modules, with their submodules, to ours, longer names first. Those that are not real modules here are facades.
+#: Maps Triton's modules, with their submodules, to ours, longer names first. Modules that blocknb does not have are facades.
 MODULES = {
     "triton.language": "blocknb.language",
     "triton.testing": "blocknb.testing",

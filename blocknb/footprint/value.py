@@ -136,7 +136,7 @@ class AccessMap:
 
 @dataclass(frozen=True)
 class ArrayFootprint:
-    """What a launch does to one array: `loads`, `stores` and `atomics` are AccessMaps. `shape` and `dtype` are those of the array."""
+    """The accesses of a launch to one array: `loads`, `stores` and `atomics` are AccessMaps. `shape` and `dtype` are those of the array."""
 
     array: ArrayLayout
     loads: AccessMap
@@ -161,7 +161,7 @@ class ArrayFootprint:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a launch does to memory. `footprint["out"]` is the ArrayFootprint of an argument.
+    """The memory accesses of a launch. `footprint["out"]` is the ArrayFootprint of an argument.
 
     `grid` has three sizes. `programs` are the numbers of the programs followed, int64: all, unless `sampled`. `how` is "static" if
     addresses and masks follow from the arguments, and "recorded" if the programs ran on copies, because data decide; `why` says which.

@@ -135,7 +135,7 @@ def visit_compare(frame: Frame, node: ast.Compare) -> Any:
 
 
 def _meant_conjunction(frame: Frame, node: ast.Compare) -> str:
-    """What `a < m & b < n` was meant to be, with parentheses; empty if the operands of `&` have some, or one of them is a constant."""
+    """The likely meaning of `a < m & b < n`, with parentheses; empty if the operands of `&` have some, or one of them is a constant."""
     middle = node.comparators[0]
     if not isinstance(middle, ast.BinOp) or not isinstance(middle.op, (ast.BitAnd, ast.BitOr)) or len(node.ops) != 2:
         return ""

@@ -154,7 +154,7 @@ def hint_for_unknown_name(visible: Iterable[str], name: str) -> str | None:
 
 
 def instead_of_array(name: str, result: Any) -> str:
-    """What makes a tile, instead of NumPy's function that made this array; empty for other results."""
+    """The function of the language that makes a tile, instead of NumPy's function that made this array; empty for other results."""
     made = type(result).__module__ == "numpy" and type(result).__name__ == "ndarray"
     if not made or name not in ("zeros", "ones", "full", "empty"):
         return ""

@@ -26,7 +26,7 @@ from blocknb.testing import captured
 from blocknb.testing.captured import CapturedLaunch
 from blocknb.trace import Stage
 
-#: By the bytes of a float: how far two values may differ, relative to the largest finite one of the array.
+#: The tolerances by the bytes of a float: how far two values may differ, relative to the largest finite one of the array.
 TOLERANCES = {8: 1e-9, 4: 1e-4, 2: 1e-2, 1: 0.25}
 BFLOAT16 = 0.03
 MOST_HUNKS, MOST_LINES = 40, 40  # changes that are undone one by one, and lines that are shown

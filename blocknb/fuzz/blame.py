@@ -99,7 +99,7 @@ def before_barriers() -> set[str]:
 
 
 def raised(error: Exception) -> str:
-    """What the interpreter says about wrong IR, in short."""
+    """The interpreter's error for wrong IR, in short."""
     return f"the interpreter raises {type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
 
 

@@ -20,7 +20,7 @@ SHAPES: dict[str, Callable[[Val, dict[str, Any]], Val]] = {
 }
 
 
-#: By sign and whether the elements are floats: the padding that loses every comparison; numbers win against NaN.
+#: The padding by sign and whether the elements are floats: the value that loses every comparison; numbers win against NaN.
 EXTREMES: dict[tuple[int, bool], Any] = {
     (1, True): np.fmax,
     (-1, True): np.fmin,

@@ -28,7 +28,7 @@ KINDS = ("wrong", "outside", "refused", "crashed", "hung")
 
 @dataclass(frozen=True)
 class FuzzOptions:
-    """What to run: kernels `first` to `first + count` of a seed (`count` 0: until `seconds` have passed), in `jobs` processes.
+    """The work of a run: kernels `first` to `first + count` of a seed (`count` 0: until `seconds` have passed), in `jobs` processes.
 
     Findings are written to the folder `out`. At most `minimise` of them are reduced, for up to `patience` seconds each.
     """

@@ -252,7 +252,7 @@ def _dot(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     return op("dot", out, shape, a, b, *acc, precision=precision)
 
 
-#: Of each op its weight, a test whether a shape can be its result, and the function that makes it.
+#: The ops with their weights, a test whether a shape can be its result, and the function that makes it.
 OPS: tuple[tuple[float, Callable[[Shape], bool], Callable[[State, str, Shape, int], SyntaxNode | None]], ...] = (
     (1.0, lambda s: math.prod(s) > 1, _reshape),
     (1.0, lambda s: len(s) > 1, _trans),

@@ -89,7 +89,7 @@ class DistributedMachine(interp_tile.Machine):
         return tile, held & self.owns(type.layout if type.shape else None)
 
     def owns(self, layout: Layout | None) -> bool:
-        """Whether this machine owns each element. Of several warps with the same element, one owns it."""
+        """Whether this machine owns each element. If several warps hold the same element, one of them owns it."""
         return True
 
     def atomic(self, op: Op, args: list) -> tuple:

@@ -431,7 +431,7 @@ def run_warps(
 
 
 def unfinished(warps: Sequence[Warp], memory: Memory) -> str:
-    """Which asynchronous operation of the warps is incomplete at the end of the program, or ""."""
+    """The asynchronous operation of the warps that is incomplete at the end of the program, or ""."""
     if any(warp.products for warp in warps):
         return "while products are in flight"
     if any(any(warp.groups) for warp in warps) or (memory.owner == IN_FLIGHT).any():

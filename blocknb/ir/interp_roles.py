@@ -140,7 +140,7 @@ class Cta:
         return frozenset(found)
 
     def unfinished(self, memory: RoleMemory) -> str:
-        """Which asynchronous operation is incomplete at the end of the program, or ""."""
+        """The asynchronous operation that is incomplete at the end of the program, or ""."""
         accesses = memory.accesses
         if (accesses.landed > self.clocks.known.max(axis=0)[accesses.writer]).any():
             return "without a wait for its copies"

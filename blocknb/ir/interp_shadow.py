@@ -31,7 +31,7 @@ class ShadowAccount:
     """The accesses of a launch to each byte, and the clocks of its programs."""
 
     def __init__(self) -> None:
-        #: By address, action and program: the clock of the last access and its site.
+        #: The log by address, action and program: the clock of the last access and its site.
         self.accesses: dict[int, dict[str, dict[Program, tuple[int, ShadowSite]]]] = defaultdict(dict)
         self.known: dict[Program, Clock] = defaultdict(dict)
         self.released: dict[int, Clock] = defaultdict(dict)

@@ -100,7 +100,7 @@ class Map:
 
 @dataclass(frozen=True)
 class Box:
-    """What a bulk copy does with each element of a buffer: its address, and whether that is within bounds. `piece` is the number of the
+    """The elements of a buffer that a bulk copy moves: the address of each, and whether that is within bounds. `piece` is the number of the
     instruction that moves it, and `index` its flat index in the buffer."""
 
     address: np.ndarray

@@ -1,4 +1,4 @@
-"""What shadow memory keeps about a launch, and the errors that it finds: races between programs, and elements that nothing wrote.
+"""The records of shadow memory about a launch, and the errors that they show: races between programs, and elements that nothing wrote.
 
 The pass `race_checks` numbers the accesses (sites) and adds the op `shadow` after each. The machine code and the interpreters keep the
 same account, and this module describes its sites and words its errors.
@@ -71,7 +71,7 @@ class ShadowPlan:
 
 
 def plan_of(func: Func) -> ShadowPlan | None:
-    """What the shadow ops of a function note; None if it has none."""
+    """The records of the shadow ops of a function; None if it has none."""
     sites: dict[int, ShadowSite] = {}
     actions: dict[str, None] = {}
     clocked = False

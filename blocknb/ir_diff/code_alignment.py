@@ -17,8 +17,8 @@ from blocknb.ir_diff.sentence_writer import ChangeSentence, joined
 from blocknb.ir_diff.sequences import equal_runs
 from blocknb.trace import Resources
 
-#: What a text's instructions name and a comparison ignores: registers, labels, addresses, numbers of metadata. In SASS, `.reuse` goes
-#: with a register: ptxas sets it where the next instruction reads the register again.
+#: The parts of instructions that a comparison ignores: registers, labels, addresses, numbers of metadata. In SASS, `.reuse` goes with a
+#: register: ptxas sets it where the next instruction reads the register again.
 _NAMES = {
     "ptx": re.compile(r"%\w+|\$L\w+|\bL__\w+|\b\w*_\d+(?=[;:])|//.*$"),
     "sass": re.compile(
@@ -85,7 +85,7 @@ class CodeDifference:
 
 
 def reduced(line: str, language: str) -> str:
-    """What a line does, without names of registers, labels and addresses."""
+    """The instruction of a line, without names of registers, labels and addresses."""
     return " ".join(_NAMES[language].sub("_", line).split())
 
 

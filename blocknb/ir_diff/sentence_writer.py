@@ -1,4 +1,4 @@
-"""What the rules of `sentences` share: the sentence, the matches that no sentence describes yet, and words for ops."""
+"""The base of the rules of `sentences`: the sentence, the matches that no sentence describes yet, and words for ops."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from blocknb.ir_diff.sentence_writer import (
 from blocknb.language.ops import OPS, REDUCTIONS
 from blocknb.language.types import Buffer, Tile
 
-#: What an attribute means, with its new value, the verb in front; ops that have none of these words name the attribute.
+#: The meaning of an attribute, with its new value, the verb in front; ops that have none of these words name the attribute.
 _ATTRIBUTES = {
     ("load", "vec"): "{access} {value} per instruction",
     ("store", "vec"): "{access} {value} per instruction",
@@ -167,7 +167,7 @@ def copies(writer: SentenceWriter) -> Iterator[ChangeSentence]:
 
 
 def _reason(writer: SentenceWriter, match: OpMatch) -> str:
-    """What the copies of an op are for."""
+    """The purpose of the copies of an op, in words."""
     if not _in_one_block(writer, match):
         return " for other blocks"
     ops = [writer.matching.op_after(id) for id in match.after]
@@ -227,7 +227,7 @@ def operands(writer: SentenceWriter) -> Iterator[ChangeSentence]:
 
 
 def _new_operands(writer: SentenceWriter, matches: list[OpMatch]) -> str:
-    """What ops read now: "`local_load`, `stage`", or "one operand more"."""
+    """The operands that ops read now: "`local_load`, `stage`", or "one operand more"."""
     found: Counter[str] = Counter()
     more = 0
     for match in matches:

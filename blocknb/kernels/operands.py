@@ -14,7 +14,7 @@ from blocknb.kernels.shapes import LINE, OperandRows, TileShape, choose
 from blocknb.kernels.strides import address, contiguous, device, dtype_name, empty, strides
 from blocknb.kernels.tiling import ACTIVATIONS
 
-#: By dtype of the operands: the dtype of the sums, and the default dtype of the result.
+#: The dtypes of results, by that of the operands: the dtype of the sums, and the default dtype of the result.
 SUMS = {
     "float16": ("float32", "float16"),
     "bfloat16": ("float32", "bfloat16"),

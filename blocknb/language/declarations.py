@@ -1,4 +1,4 @@
-"""What makes a Python function a builtin of the language: `@builtin` for `tl.NAME`, `@method` for tiles, too.
+"""The decorators of the builtins of the language: `@builtin` for `tl.NAME`, `@method` for tiles, too.
 
 If an op of the same name exists, its row of the op table provides the docstring. A call outside a kernel raises an error.
 """

@@ -81,7 +81,7 @@ class Format:
         return 0 if self.unsigned_zero and not size else sign | size
 
 
-#: By the name of the dtype.
+#: The formats by the names of their dtypes.
 FORMATS = {
     "fp8e4nv": Format(4, 3, 7, 0x7E, 0x7F, numpy="float8_e4m3fn"),
     "fp8e5": Format(5, 2, 15, 0x7B, 0x7F, infinity=0x7C, numpy="float8_e5m2"),

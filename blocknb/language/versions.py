@@ -15,7 +15,7 @@ REMOVED = {"make_block_ptr": "3.9", "advance": "3.9"}
 
 
 def triton_version(name: str) -> str:
-    """What the reference says about a name such as `tl.load`: the first version of Triton that has it."""
+    """The version of a name such as `tl.load` in the reference: the first version of Triton that has it."""
     last = name.rpartition(".")[2]
     if last in OWN:
         return "blocknb only"

@@ -118,8 +118,8 @@ def attempts_of(
 
 
 def broken_rules(attempts: Sequence[Attempt], notes: list[str] | None = None) -> list[CheckFinding]:
-    """What breaks the rules of an exercise, at most one finding per rule. A rule that cannot be checked counts as broken, unless a tool is
-    missing: then `notes` gets a sentence."""
+    """The parts of an answer that break the rules of an exercise, at most one finding per rule. A rule that cannot be checked counts as
+    broken, unless a tool is missing: then `notes` gets a sentence."""
     found = []
     for rule in attempts[0].exercise.rules:
         for made in attempts[:1] if rule.once else [a for a in attempts if a.device == attempts[0].device]:

@@ -120,8 +120,8 @@ class Rule:
 
 @dataclass(frozen=True)
 class CourseItem:
-    """What an exercise and a prediction share. `name` is "softmax-1", `title` a short imperative sentence. `hints` are three: a question,
-    the place, the line. `setup` is source that runs before a cell, in addition to the imports np, blocknb and tl."""
+    """The base of exercises and predictions. `name` is "softmax-1", `title` a short imperative sentence. `hints` are three: a question, the
+    place, the line. `setup` is source that runs before a cell, in addition to the imports np, blocknb and tl."""
 
     name: str
     title: str
@@ -179,7 +179,7 @@ class Exercise(CourseItem):
 
 
 def _kept(text: str) -> str:
-    """What a blank leaves of its lines: the name of a single assignment."""
+    """The remains of the lines of a blank: the name of a single assignment."""
     try:
         (statement,) = ast.parse(text).body
     except (SyntaxError, ValueError):
@@ -227,7 +227,7 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found. `findings` are sorted, the most useful first. `seed` reproduces the check: `check(name, kernel, seed=seed)`.
+    """The result of a check. `findings` are sorted, the most useful first. `seed` reproduces the check: `check(name, kernel, seed=seed)`.
     `notes` are sentences that refuse nothing: numbers of an answer that passed, and launches that were left out."""
 
     passed: bool

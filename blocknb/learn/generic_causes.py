@@ -20,7 +20,7 @@ from blocknb.learn.running import Attempt, called, copies, differs, region_text
 
 #: Kinds of `error_causes` that name a cause. The others are questions that a right kernel may raise, too.
 CERTAIN = ("zero", "dropped", "overwritten", "masked", "range", "wraps", "fraction", "view")
-#: What a kernel may compute of each row instead of the right number.
+#: The numbers that a kernel may compute of each row instead of the right one.
 REDUCED: dict[str, Any] = {
     "minimum": np.min,
     "maximum": np.max,
@@ -106,7 +106,7 @@ def _solution(made: Attempt) -> Footprint | None:
 
 
 def of_values(made: Attempt) -> Iterator[CheckFinding]:
-    """What the IR's interpreter sees in the programs that made wrong elements, such as masked lanes that enter a maximum."""
+    """The causes that the IR's interpreter sees in the programs of wrong elements, such as masked lanes that enter a maximum."""
     seen = made.footprint
     if seen is None:
         return

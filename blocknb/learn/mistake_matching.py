@@ -1,4 +1,5 @@
-"""Which of an exercise's mistakes an answer makes: each mistake's cell runs on the same inputs, and its wrong results are compared.
+"""Matches an answer with the known mistakes of its exercise: each mistake's cell runs on the same inputs, and its wrong results are
+compared.
 
 A mistake fits if it gives the learner's result in every case. That is the same wrong numbers, the same error, or a right result where the
 learner's is right. Numbers that say little (nothing but NaN), and errors, prove less, so the sources decide with them (`structure`). If
@@ -45,7 +46,7 @@ def interpreted(exercise: Exercise, answer: Answer, case: Case, seed: int) -> At
 
 @dataclass(frozen=True)
 class Symptom:
-    """What one launch did: its error, or the arrays that it left. `weak`: it says little about the cause."""
+    """The result of one launch: its error, or the arrays that it left. `weak`: it says little about the cause."""
 
     error: tuple[Any, ...] | None
     arrays: dict[str, np.ndarray]

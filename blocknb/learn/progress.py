@@ -1,4 +1,4 @@
-"""What a learner has done: tries, hints, answers and passing sources, in one JSON file in the user's data folder.
+"""The progress of a learner: tries, hints, answers and passing sources, in one JSON file in the user's data folder.
 
 An update reads the file, changes one entry and replaces the file, under a lock, so two notebooks lose nothing. A file that is not readable
 is renamed, and a message names its new place. BLOCKNB_PROGRESS in the environment names another file. With BLOCKNB_PROGRESS=0, as for

@@ -31,7 +31,7 @@ TARGETS = ("sm_80", "sm_90a")
 
 @dataclass
 class ProofReport:
-    """What `prove` found. `failures` are sentences; the exercise is sound if there are none. `unnamed` are mistakes that are refused
+    """The result of `prove`. `failures` are sentences; the exercise is sound if there are none. `unnamed` are mistakes that are refused
     without their name, `survivors` mutants that are accepted and not listed as equivalent. Counts are (good, tried)."""
 
     name: str

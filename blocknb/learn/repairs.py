@@ -1,7 +1,7 @@
 """The cause of a wrong result by a repair: one small change of the learner's kernel after which every case is right.
 
 A repair is a mutant in reverse. The search changes one place of the kernel: a comparison, a number, an operator, a name, or an option of a
-call. It interprets the changed kernel on the smallest case that fails, then on all others. What it changes is the cause: the cases of an
+call. It interprets the changed kernel on the smallest case that fails, then on all others. The changed place is the cause: the cases of an
 exercise refuse every other kernel. This is program repair by generate and validate, with one change instead of many. Source: Weimer et al.,
 "Automatically finding patches using genetic programming", ICSE 2009.
 """

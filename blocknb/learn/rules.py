@@ -202,7 +202,7 @@ def first_programs_load(programs: int, at_most: Callable[..., float] | float) ->
 
 
 def footprint_errors(made: Attempt) -> Iterator[CheckFinding]:
-    """What the footprint is certain about, other than accesses outside of arrays."""
+    """The certain findings of the footprint, other than accesses outside of arrays."""
     seen: Any = made.footprint
     for found in seen.findings if seen is not None else ():
         if found.level == "error" and found.kind not in ("outside", "failure", "no store"):

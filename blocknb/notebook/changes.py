@@ -1,4 +1,4 @@
-"""What a pass did to each op: created, moved, retyped or removed it, and which new op replaces which old one.
+"""The effect of a pass on each op: created, moved, retyped, removed, or replaced by a new op.
 
 Ops keep their ids through a rebuild, and name in `was` the op that they replace. So nothing here compares texts. An op has moved if it is
 in another block, or outside of the longest common run of ops that kept their order.
@@ -25,7 +25,7 @@ class Changes:
 
 
 def changes(before: Func, after: Func) -> Changes:
-    """What happened between two stages of one compilation."""
+    """The changes between two stages of one compilation."""
     if before is after:
         return Changes()
     old, new = dict(_placed(before.body, -1, 0)), dict(_placed(after.body, -1, 0))

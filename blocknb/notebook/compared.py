@@ -149,7 +149,7 @@ def of_record(
 
 
 def _note(made: Specialisation, changed: Compiled) -> str:
-    """What a variant changes in the code, if its target ignores it: nothing there, and its effect on a GPU by the timeline's model."""
+    """The effect of a variant on the code, if its target ignores it: nothing there, and its effect on a GPU by the timeline's model."""
     if not comparison.same_code(made.compiled.trace, changed.trace):
         return ""
     note = comparison.no_effect("CPU" if not changed.target.is_gpu else str(changed.target))

@@ -146,7 +146,7 @@ def _timed(
 
 
 def code_notes(card: Card, modified: Card) -> list[str]:
-    """What a change did to the code of each target: nothing, or on a displayed GPU the modelled time before and after."""
+    """The effect of a change on the code of each target: nothing, or on a displayed GPU the modelled time before and after."""
     notes = []
     for before, after in zip(card.views, modified.views, strict=False):
         if before.trace is None or after.trace is None:

@@ -76,7 +76,7 @@ def build(
 
 @dataclass(frozen=True)
 class RankedText:
-    """A text of the document. Those of a lower `rank` are stored first. `what`, `call` and `base` are those of `Blobs.add`."""
+    """A text of the document. Texts of a lower `rank` are stored first. `what`, `call` and `base` are those of `Blobs.add`."""
 
     rank: int
     content: Mapping[str, Any]

@@ -52,7 +52,7 @@ def with_edit(card: Card, view: int, name: str, text: str) -> Card:
 
 
 def _arguments(edited: EditedKernel, given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a launch without constants and options. Those of the edited code may be newer, from a knob."""
+    """The arguments of a launch without constants and options. The constants and options of the edited code may be newer, from a knob."""
     return {name: value for name, value in given.items() if name in edited.kinds and not edited.kinds[name].constant}
 
 

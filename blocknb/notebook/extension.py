@@ -20,7 +20,7 @@ HELLO_TARGET = "blocknb.hello"
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What a page announces: the extension's version, and the newest document schema that it can show."""
+    """The announcement of a page: the extension's version, and the newest document schema that it can show."""
 
     version: str
     schema: int

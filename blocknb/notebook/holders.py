@@ -1,7 +1,7 @@
 """Finds the arrays of NumPy, CuPy and torch that names of a namespace hold, and the memory that backs them.
 
-A view shares the memory of its owner, so memory counts once, with all names that reach it. Lists, tuples, dicts and objects of classes
-that the notebook defines are searched, too, up to DEPTH levels and MOST objects. What only a library or a closure holds has no name.
+A view shares the memory of its owner, so memory counts once, with all names that reach it. Lists, tuples, dicts and objects of classes that
+the notebook defines are searched, too, up to DEPTH levels and MOST objects. An array that only a library or a closure holds has no name.
 """
 
 from __future__ import annotations

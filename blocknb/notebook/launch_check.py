@@ -1,4 +1,4 @@
-"""What `--check` finds about a launch in addition to the condition: its footprint, other orders of its programs, and poisoned outputs.
+"""The findings of `--check` about a launch in addition to the condition: its footprint, other orders of its programs, and poisoned outputs.
 
 `LaunchCheck.of(made)` examines the newest launch of a Specialisation on copies; the arrays of the cell do not change.
 """

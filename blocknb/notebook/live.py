@@ -335,7 +335,7 @@ def _tiles(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _teach(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
-    """What the Step, Launch or Footprint view shows, and what of it the notebook saves."""
+    """The content of the Step, Launch or Footprint view, and the part of it that the notebook saves."""
     from blocknb.notebook.teaching import part as teaching
 
     old = live.card
@@ -401,7 +401,7 @@ REQUESTS: dict[str, Callable[[LiveCard, dict[str, Any]], dict[str, Any]]] = {
 }
 
 
-#: Those of a page without a card of its own.
+#: The requests of a page without a card of its own.
 PAGE_REQUESTS: dict[str, Callable[[live_pages.LivePage, dict[str, Any]], dict[str, Any]]] = {
     "export": lambda page, data: {"page": page.export()}
 }

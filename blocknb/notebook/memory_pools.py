@@ -40,7 +40,8 @@ class DevicePool:
 
 @dataclass
 class Allocations:
-    """What one launch took from the pool: bytes, blocks, and the highest sum of bytes at a time. `live` are the blocks not freed yet."""
+    """The memory that one launch took from the pool: bytes, blocks, and the highest sum of bytes at a time. `live` are the blocks not freed
+    yet."""
 
     bytes: int = 0
     blocks: int = 0

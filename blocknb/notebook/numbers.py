@@ -238,7 +238,7 @@ def checked(trace: Trace, arguments: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def differing(rows: list[Specialisation]) -> list[str]:
-    """What distinguishes the specializations of a kernel, as one text per row: the types and constants that differ."""
+    """The differences between the specializations of a kernel, as one text per row: the types and constants that differ."""
     described = [_described(row) for row in rows]
     names = list(dict.fromkeys(name for row in described for name in row))
     shown = [name for name in names if len({row.get(name) for row in described}) > 1]

@@ -39,7 +39,7 @@ def after(expression: Expression | None, record: Any, shell: Any, found: Found) 
 
 
 def _explained(expression: Expression, checks: list[Any]) -> list[tuple[str, str]]:
-    """Which element is wrong and which program made it, if the expression compares two arrays, and possible causes."""
+    """The wrong element and the program that made it, if the expression compares two arrays, and possible causes."""
     both = sides(expression.text, expression.evaluate)
     if both is None:
         return [fact for check in checks for fact in check.causes(None, ())]

@@ -100,7 +100,7 @@ def _pool_of(cupy: Any, found: Mapping[tuple[int, int], holders.HeldMemory]) -> 
 
 
 def _advice(groups: list[holders.Holder]) -> list[str]:
-    """What frees the memory of the largest holder."""
+    """The statement that frees the memory of the largest holder."""
     if not groups:
         return []
     names = list(groups[0].names)

@@ -157,8 +157,8 @@ def _closed_parents(root: str) -> Iterator[str]:
 def _findings(root: str) -> Iterator[tuple[str, str]]:
     """The folders and files of a shared cache, relative to it, with what is wrong with each; "" as the name is the cache itself.
 
-    A sound entry comes with "", a sound folder not at all. The caller may repair or remove what it gets. What lies in a folder that is not
-    trusted is not looked at: its names can change at any time.
+    A sound entry comes with "", a sound folder not at all. The caller may repair or remove what it gets. Folders that are not trusted are
+    not searched: their names can change at any time.
     """
     if why := _wrong_folder(root):
         yield "", why

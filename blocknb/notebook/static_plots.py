@@ -42,7 +42,7 @@ def _figure(name: str, text: str) -> str:
 
 
 def described(name: str, part: Mapping[str, Any]) -> str:
-    """What a plot shows, in words and numbers, for readers who do not see it."""
+    """The content of a plot in words and numbers, for readers who do not see it."""
     return _DESCRIBED[name](part)
 
 

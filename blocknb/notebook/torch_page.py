@@ -32,7 +32,7 @@ LIMIT, HTML_LIMIT = 600_000, 250_000  # bytes of the whole output, and of its st
 GRAPHS_LIMIT = 200_000  # bytes of the graphs
 LARGEST_CARD = 120_000  # characters of a saved card
 MOST_ROWS = 500
-#: What the card of a row may ask for. Its launch cannot be repeated, so nothing that runs the kernel again.
+#: The requests of the card of a row. Its launch cannot be repeated, so no request runs the kernel again.
 CARD_REQUESTS = ("blob", "tiles", "changes", "export", "teach")
 
 

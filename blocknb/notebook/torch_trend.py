@@ -1,4 +1,5 @@
-"""What each run of a `%%torchkernels` cell took: the trend over edits of a model, kept between sessions as the history of a kernel is."""
+"""The times of each run of a `%%torchkernels` cell: the trend over edits of a model, kept between sessions as the history of a kernel
+is."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def _below(verdict: Mapping[str, Any]) -> list[str]:
 
 
 def next_steps(verdict: Mapping[str, Any]) -> list[str]:
-    """What the learner can do next: the hints that were shown, the next hint, the solution."""
+    """The next steps of a learner: the hints that were shown, the next hint, the solution."""
     found = [f"Hint {number}: {hint}" for number, hint in enumerate(verdict["hints"], 1)]
     if verdict["hint"]:
         found.append(f"`%hint` shows hint {verdict['hint']} of {verdict['of']}.")

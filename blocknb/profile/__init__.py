@@ -1,1 +1,1 @@
-"""What a kernel did and could do: operations counted from the IR, measured times, the limits of the hardware."""
+"""The work and the limits of a kernel: operations counted from the IR, measured times, the limits of the hardware."""

@@ -106,7 +106,7 @@ def ceilings(device: int = HOST, fresh: bool = False) -> Ceilings:
 
 
 def remeasured(device: int, old: Ceilings) -> Ceilings:
-    """Measures the limits again because a launch exceeded one of the `old` ones. Of each, the higher rate counts and is kept: load on the
+    """Measures the limits again because a launch exceeded one of the `old` ones. The higher of both rates counts and is kept: load on the
     machine makes a measurement too low, and nothing makes it too high."""
     fresh = measure(device)
     items = tuple(

@@ -158,7 +158,7 @@ def _doubles(array: Any) -> Any:
 
 
 def _float_differs(a: Any, b: Any, tolerance: float) -> Any:
-    """Which elements differ by more than the tolerance of their own size, or of the usual size of the others if that is larger."""
+    """The elements that differ by more than the tolerance of their own size, or of the usual size of the others if that is larger."""
     with np.errstate(all="ignore"):
         size = abs(b)
         finite = size[size < math.inf]

@@ -310,7 +310,7 @@ def environment_parts(tool: Tool | None = None) -> tuple:
 
 
 def tool_parts(tool: Tool) -> tuple:
-    """What tells one ptxas or nvdisasm from another, as parts of a key. Those of PyPI are the same in every environment."""
+    """The identity of a ptxas or nvdisasm, as parts of a key. Tools of PyPI are the same in every environment."""
     return str(tool.path) if tool.origin != "PyPI" else "", tool.version
 
 

@@ -1,4 +1,4 @@
-"""What the compilations of this process do now: which pass or stage runs, how many passes are done, and for how long.
+"""The progress of the compilations of this process: which pass or stage runs, how many passes are done, and for how long.
 
 A compilation has one CompileProgress, and `running` lists it in `active` while it lasts. The notebook installs `begun`, which shows a long
 one. A compilation on a thread stops after an interrupt of the main thread, which alone gets a KeyboardInterrupt.

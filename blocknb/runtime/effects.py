@@ -1,4 +1,4 @@
-"""Which arrays a kernel reads and which it writes, by parameter name.
+"""The arrays that a kernel reads and those that it writes, by parameter name.
 
 A launch refuses a read-only array for a parameter that the kernel stores through, and the figures of a launch count reads and writes.
 `analysis.provenance` follows pointers from the parameters. If a pointer depends on several arrays, a checked kernel tests it at run time.

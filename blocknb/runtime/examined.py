@@ -50,7 +50,7 @@ class ExaminedKernel(KernelInterface):
         return launcher(self, grid, wanted, watch, record)  # type: ignore[arg-type]
 
     def footprint(self, grid: Any, budget: Budget | None = None) -> Callable[..., Footprint]:
-        """What a launch does to memory: `kernel.footprint(grid)(*args, **kwargs)` returns a Footprint, and launches nothing.
+        """The memory accesses of a launch: `kernel.footprint(grid)(*args, **kwargs)` returns a Footprint, and launches nothing.
 
         The Footprint tells for each array which program loads, stores and updates which element. Its findings say what is wrong: races,
         elements that no program stores, idle programs. It needs no GPU, and changes no array:

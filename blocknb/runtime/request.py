@@ -75,7 +75,7 @@ class KernelCode:
 
     @property
     def shadow(self) -> ShadowPlan | None:
-        """What a launch that looks for races notes, the last entry of `sites`; None for other launches."""
+        """The plan of a launch that looks for races, the last entry of `sites`; None for other launches."""
         last = self.sites[-1] if self.sites else None
         return last if isinstance(last, ShadowPlan) else None
 

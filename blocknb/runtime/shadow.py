@@ -393,7 +393,7 @@ def first_race(planes: Mapping[str, Any], bits: int) -> tuple[int, int]:
 
 
 def _programs(plane: Any, bits: int) -> tuple[Any, Any, Any]:
-    """Which cells of a plane are noted, and the least and the greatest program in each."""
+    """The cells of a plane that hold an access, and the least and the greatest program in each."""
     high = ((plane >> np.uint64(32)).astype(np.int64) - 1) >> bits
     low = (MASK - (plane & np.uint64(MASK)).astype(np.int64) - 1) >> bits
     return plane != 0, low, high

@@ -1,4 +1,4 @@
-"""What would make a kernel fit into the shared memory of its target: smaller constants, by the buffers whose shapes contain them.
+"""The changes that make a kernel fit into the shared memory of its target: smaller constants, by the buffers whose shapes contain them.
 
 A buffer that is 256 wide for `BN=256` takes half with `BN=128`. The estimate assumes that the passes decide as before, so it says "about".
 """

@@ -15,8 +15,8 @@ from pathlib import Path
 def write_text(path: str | Path, text: str) -> None:
     """Writes a text in UTF-8, with line ends as they are. Keeps the permissions of a file that exists. Raises OSError.
 
-    A symbolic link stays, and its target is replaced. What is no file, such as /dev/stdout, or a file in a folder that takes no others, is
-    written directly.
+    A symbolic link stays, and its target is replaced. A device such as /dev/stdout is written directly, and so is a file in a folder that
+    takes no others.
     """
     place = Path(os.path.realpath(path))
     temporary = place.with_name(f".{place.name}.{os.getpid()}.new")

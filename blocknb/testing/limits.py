@@ -17,7 +17,8 @@ from blocknb.language import types as t
 from blocknb.runtime import machine
 from blocknb.runtime.arguments import dtype_of
 
-# By compute capability: the operations per clock of one multiprocessor, of tensor cores in fp16, of CUDA cores in fp32, fp16, bf16, fp64.
+# The rates by compute capability: the operations per clock of one multiprocessor, of tensor cores in fp16, of CUDA cores in fp32, fp16,
+# bf16, fp64.
 _RATES = {
     70: (1024, 128, 256, 0, 64),
     75: (1024, 128, 256, 0, 4),
@@ -30,7 +31,7 @@ _RATES = {
     120: (1024, 256, 256, 256, 4),
 }
 _SIMD = {t.float32: 1, t.float16: 2, t.bfloat16: 3, t.float64: 4}
-# By dtype: its rate on tensor cores relative to fp16, and the first capability that supports it.
+# The dtypes: the rate on tensor cores relative to fp16, and the first capability that supports it.
 _TENSOR = {
     t.float16: (1, 70),
     t.bfloat16: (1, 80),

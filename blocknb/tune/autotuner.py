@@ -2,9 +2,9 @@
 
 The tuning key holds the values of the arguments that `key` names, and the dtypes of all arrays. The autotuner compiles the configurations
 in parallel, on all cores. It measures them against each other with the arguments of the launch, and stops hopeless ones early (`race`). So
-a trial runs the kernel many times. Name arrays that the kernel updates in place in one of two arguments. Those in `restore_value` are saved
-before each run and restored after it. Those in `reset_to_zero` are set to zero before each run and before the final launch. A warning names
-arrays that are in neither. Observers of launches do not see trials.
+a trial runs the kernel many times. Name arrays that the kernel updates in place in one of two arguments. Arrays in `restore_value` are
+saved before each run and restored after it. Arrays in `reset_to_zero` are set to zero before each run and before the final launch. A
+warning names arrays that are in neither. Observers of launches do not see trials.
 
 The autotuner leaves out a configuration that does not compile, that needs more resources than the device has, or that spills heavily;
 `tuning` states the reason. If none is left, the launch raises the error of the last one. An interrupt ends the launch and keeps the

@@ -340,7 +340,8 @@ class ClusterSearch:
         done = {*race.values, *race.answers, *race.out, *race.known}
         pending = [number for number in self.tried if self.configs[number] not in done]
         # Small tiles come first: the first tasks are the largest, and tell the others which times are slow and that code need not spill.
-        # What may be slow comes last, one by one, when much is known. Shares, which are every second one, have equal costs of compilation.
+        # Configurations that may be slow come last, one by one, when much is known. Shares, which are every second one, have equal costs of
+        # compilation.
         pending.sort(key=lambda number: self.configs[number].compile_cost)
         self.kinds[opened.kind] = DeviceSearch(opened.kind, race, collections.deque(pending))
 

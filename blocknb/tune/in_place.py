@@ -1,4 +1,4 @@
-"""Which arrays a kernel updates in place: a trial of an autotuner that runs such a kernel again starts from other values.
+"""The arrays that a kernel updates in place: a trial of an autotuner that runs such a kernel again starts from other values.
 
 The front end's IR tells which arrays a kernel loads from and stores to. An array with both is updated, unless its only accesses are the
 compare-and-swap and exchange of a lock, which each run leaves as it was.

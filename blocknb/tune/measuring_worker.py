@@ -38,7 +38,7 @@ class Parcel:
 
 @dataclass(frozen=True)
 class Opened:
-    """What a worker says about its device: `kind` is the model, `device` is unique, `resources` are those that the worker declares.
+    """A worker's description of its device: `kind` is the model, `device` is unique, `resources` are those that the worker declares.
 
     `known` is the tuning that its disk cache holds for this kind of device, or None. `folder` names that cache, or is "" if choices are
     not kept.

@@ -77,7 +77,7 @@ class Entrant:
 
 @dataclass
 class Race:
-    """What is known of configurations so far: milliseconds of each round, or the answers of a `do_bench`; and which are out, why."""
+    """The measurements of configurations so far: milliseconds of each round, or the answers of a `do_bench`; and which are out, why."""
 
     kernel: str
     values: dict[Config, list[float]] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Race:
     warmups: int = WARMUPS
     #: The part of `rep` that a configuration gets. Below 1, a time that is over needs LEAST rounds, because a final follows elsewhere.
     share: float = 1.0
-    #: What the rest of a cluster knows: (the least median in milliseconds, whether to stop).
+    #: The state of the rest of a cluster: (the least median in milliseconds, whether to stop).
     seen: Callable[[], tuple[float, bool]] = lambda: (math.inf, False)
     #: The races on a cluster, by kind of device.
     kinds: dict[str, Race] = field(default_factory=dict)
@@ -228,7 +228,7 @@ class RoundScheduler:
 
 
 def eliminated(times: Mapping[K, Sequence[float]], least: float = math.inf) -> dict[K, float]:
-    """Which of these (milliseconds by round) cannot win any more, with their medians as multiples of the best.
+    """The configurations that cannot win any more, of these (milliseconds by round), with their medians as multiples of the best.
 
     `least` is the median of one that another device has measured; it competes with the same time in each round.
     """

@@ -113,7 +113,7 @@ class KernelView(ipywidgets.DOMWidget):
 
     @traitlets.observe("kernel")
     def _open(self, change: Any) -> None:
-        """Shows another kernel. What the new one does not have is set to None."""
+        """Shows another kernel. Fields that the new one does not have are set to None."""
         before, found = self.document, None if self.kernel is None else document_of(self.kernel)
         with self.hold_sync():
             self.document = found

@@ -423,8 +423,8 @@ class PartialEvaluator:
         )
 
     def box(self, op: Op, batch: Batch) -> AccessedTile:
-        """The elements that the copy engine moves, in the shape of the buffer. Those outside of the array are off, and those that it does
-        not move."""
+        """The elements that the copy engine moves, in the shape of the buffer. The mask is off for elements outside of the array, and for
+        those that the engine does not move."""
         parts, made = box_operands(op), self.maps.get(box_operands(op).map)
         shape, size, rank = parts.buffer.type.shape, parts.map.type.dtype.bytes, len(parts.start)
         found: list[Any] = [batch.env.get(a) for a in (*(made.args if made is not None else ()), *parts.start)]

@@ -54,7 +54,7 @@ def geometric_mean(values: Iterable[float]) -> float | None:
 
 
 def means(rows: Sequence[MeasuredRow], peers: Sequence[str]) -> dict[str, tuple[float, float, str, int]]:
-    """By peer: the geometric mean of its ratios, the lowest ratio, the case of the lowest, and the number of cases."""
+    """The statistics of each peer: the geometric mean of its ratios, the lowest ratio, the case of the lowest, and the number of cases."""
     found = {}
     for peer in peers:
         ratios = [(ratio.value, str(row.case)) for row in rows if (ratio := row.ratio(peer)) is not None]

@@ -27,7 +27,7 @@ from blocknb import Kernel, kernels
 from blocknb.bench.suite.definition import Config, SuiteBenchmark
 
 _count = itertools.count()
-#: By language: patterns in our modules and their replacements. `triton` also has cdiv and next_power_of_2.
+#: The patterns in our modules and their replacements, by language. `triton` also has cdiv and next_power_of_2.
 REWRITING: dict[str, tuple[tuple[str, str], ...]] = {
     "blocknb": (),
     "unspecialized": ((r"^@blocknb\.kernel$", '@blocknb.kernel(without={"warp_specialization"})'),),

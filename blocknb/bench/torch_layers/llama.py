@@ -163,7 +163,7 @@ def distances(step: LlamaStep, exact: tuple[float, dict[str, Any]]) -> tuple[flo
 
 
 def wrong(found: tuple[float, float], limits: tuple[float, float] | None) -> str:
-    """What is wrong with the distances of a contestant, by those of the eager step in bf16; "" if nothing is. A NaN is wrong."""
+    """The fault of the distances of a contestant, by those of the eager step in bf16; "" if there is none. A NaN is wrong."""
     if limits is None:
         return "not checked: the eager step in bf16, which gives the limits, failed"
     if found[0] <= SLACK * limits[0] + 1e-3 and found[1] <= SLACK * limits[1]:

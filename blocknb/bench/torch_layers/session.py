@@ -1,4 +1,4 @@
-"""What the benchmarks of this package share: the device, the head of a table, timings as JSON, and verdicts."""
+"""The parts that the benchmarks of this package share: the device, the head of a table, timings as JSON, and verdicts."""
 
 from __future__ import annotations
 

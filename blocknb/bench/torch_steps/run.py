@@ -15,7 +15,7 @@ from blocknb.bench.torch_steps.peers import EAGER, OURS, TRITON
 from blocknb.runtime.cache import version_of
 
 Keep = Callable[[list[Row]], None]
-#: By benchmark: (the least ratio of each step, the least geometric mean or None), as floors and as goals.
+#: The limits of each benchmark: (the least ratio of each step, the least geometric mean or None), as floors and as goals.
 FLOORS = {
     "torch_fused": ((0.90, 1.00), (1.00, 1.10)),
     "torch_models": ((0.98, None), (1.03, None)),

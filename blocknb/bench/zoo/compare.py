@@ -16,7 +16,7 @@ TOLERANCE = 0.02  # the largest difference of results, as a ratio of norms
 
 
 def problem(checks: dict[str, Row], files: dict[str, str]) -> str:
-    """What is wrong with the results of two compilers; "" if they agree. With a reference, an error may be twice Triton's."""
+    """The difference between the results of two compilers; "" if they agree. With a reference, an error may be twice Triton's."""
     failed = [f"{name}: {check['error']}" for name, check in checks.items() if "error" in check]
     if failed:
         return "; ".join(failed)

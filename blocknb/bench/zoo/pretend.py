@@ -6,7 +6,7 @@ import contextlib
 from types import SimpleNamespace
 from typing import Any
 
-#: What libraries read of an H200.
+#: The properties of an H200 that libraries read.
 PROPERTIES = {
     "name": "NVIDIA H200",
     "major": 9,

@@ -123,7 +123,7 @@ class FusionGraph:
         return None
 
     def _conflicts(self, access: Op, top: Op, pairs: list) -> Iterator[tuple[FusionNode, bool]]:
-        """Edges from earlier accesses that may alias this one. Those that may share a loop add to `pairs`."""
+        """Edges from earlier accesses that may alias this one. Nodes that may share a loop add to `pairs`."""
         for earlier in self._accesses:
             loads = earlier.op.name == "load" and access.name == "load"
             if loads and not (is_volatile(earlier.op) or is_volatile(access)):

@@ -1,4 +1,4 @@
-"""Which code to generate: the target's features, checks, redzones, and the optimizations that are switched off."""
+"""The options of code generation: the target's features, checks, redzones, and the optimizations that are switched off."""
 
 from __future__ import annotations
 

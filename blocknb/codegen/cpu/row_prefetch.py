@@ -30,7 +30,7 @@ COST = 3  # the least cost of a nest that has time for prefetches
 
 
 def plan(program: Dataflow, addresses: AddressAnalysis, nodes: Sequence[FusionNode]) -> dict[FusionNode, list[Op]]:
-    """Which nests of a block prefetch, and for which loads."""
+    """The nests of a block that prefetch, and their loads."""
     best: dict[tuple[int, ...] | None, FusionNode] = {}  # of the later nodes, by shape: the nest that has most time
     hosts: list[tuple[Op, FusionNode]] = []
     for node in reversed(nodes):

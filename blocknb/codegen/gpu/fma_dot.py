@@ -94,7 +94,7 @@ class OuterProducts:
 
 
 class OperandPlaces:
-    """Which row of A or column of B an element of the result needs. B may have `stacked` matrices below each other, of `size` elements
+    """The row of A or column of B that an element of the result needs. B may have `stacked` matrices below each other, of `size` elements
     together. Then a coordinate of B is the distance of the column's first element in memory."""
 
     def __init__(self, layout: Layout, axis: int, stacked: int = 1, size: int = 0):

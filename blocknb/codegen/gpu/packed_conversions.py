@@ -101,7 +101,7 @@ class PackedConversions:
                 operands = op.args
                 arithmetic = op.name in FLOAT and value.type.dtype == t.float16
                 if op.name in ("add", "sub") and not arithmetic and self.integer_in(op.args[1], 0) is not None:
-                    # Of bf16 only what one subtraction computes without an error.
+                    # In bf16, only the addition or subtraction of an integer counts, which has no error.
                     arithmetic, operands = True, op.args[:1]
                 moves = op.name in MOVES or op.name == "select"
                 found = (moves or arithmetic) and any(map(self.is_converted, operands))

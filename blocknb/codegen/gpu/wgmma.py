@@ -263,7 +263,7 @@ class WgmmaText:
         return wgmma.place(type.layout, self.storage_side(side), mn, k) * type.dtype.bytes
 
     def storage_side(self, side: int) -> int:
-        """Which side of a product the buffer of an operand is laid out for: the other one if it is transposed."""
+        """The side of a product for which the buffer of an operand is laid out: the other one if it is transposed."""
         return wgmma.storage_side(side, self.op.attrs.get("transposed", ()))
 
     # -- instructions

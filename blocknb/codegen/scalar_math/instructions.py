@@ -19,9 +19,9 @@ def suffix(element: str, width: int) -> str:
 
 @dataclass(frozen=True)
 class TargetFeatures:
-    """What code generation asks of a target. It has the bytes of a vector that it writes and of the widest vector register. It says whether
-    there are fused multiply-add, fp16 conversion, rounding and mask registers. It also has the instruction set (see `Target.isa`; "" for
-    one without special code).
+    """The properties of a target that code generation needs. It has the bytes of a vector that it writes and of the widest vector register.
+    It says whether there are fused multiply-add, fp16 conversion, rounding and mask registers. It also has the instruction set (see
+    `Target.isa`; "" for one without special code).
 
     `f16c` and `sse41` are x86's names of features that Arm's baseline has, too.
     """

@@ -1,4 +1,4 @@
-"""What unit 11 shows without a GPU: the modelled timeline of attn-2 for sm_90a."""
+"""The pictures of unit 11 without a GPU: the modelled timeline of attn-2 for sm_90a."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the exercises on matrices share: cases of rows and columns, the grid of tiles, and the mistakes with the indices of a tile."""
+"""The common parts of the exercises on matrices: cases of rows and columns, the grid of tiles, and the mistakes with the indices of a
+tile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the notebooks on matrix products show without a GPU: the code of a product for sm_90a, and its timeline."""
+"""The pictures of the notebooks on matrix products without a GPU: the code of a product for sm_90a, and its timeline."""
 
 from __future__ import annotations
 

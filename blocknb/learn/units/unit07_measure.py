@@ -162,7 +162,7 @@ TOO_LARGE = "a configuration has more than 64 elements per thread, which may spi
 
 
 def _broken(configs: Any) -> str:
-    """What is wrong with a list of configurations, or ""."""
+    """The fault of a list of configurations, or ""."""
     if not isinstance(configs, list | tuple):
         return NO_LIST
     if not all(isinstance(config, Config) for config in configs):

@@ -17,7 +17,7 @@ def step_clocks(queries: int, keys: int, columns: int) -> tuple[int, int]:
 
 
 def points_of_stages(fewer: int, more: int) -> int:
-    """By how many percentage points the share of products in the timeline of attn-2 rises with more stages."""
+    """The percentage points by which more stages raise the share of products in the timeline of attn-2."""
     found = [attention_timeline(BM=128, BN=128, D=64, num_warps=8, num_stages=stages) for stages in (fewer, more)]
     return round(100 * (found[1].busy - found[0].busy))
 

@@ -1,4 +1,4 @@
-"""What the exercises on vectors share: cases, the grid, and the mistakes with the indices of a block."""
+"""The common parts of the exercises on vectors: cases, the grid, and the mistakes with the indices of a block."""
 
 from __future__ import annotations
 

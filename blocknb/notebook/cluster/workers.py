@@ -44,7 +44,7 @@ class WorkerLaunches:
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """What a worker launched during a cell. `process` is its host and process, and `device` the name of its device."""
+    """The launches of a worker during a cell. `process` is its host and process, and `device` the name of its device."""
 
     process: tuple[str, int]
     device: str

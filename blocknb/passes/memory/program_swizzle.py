@@ -105,7 +105,7 @@ def reading(block: Block, loops: tuple[Op, ...]) -> Iterator[tuple[Op, tuple[Op,
 
 @dataclass(frozen=True)
 class Reuse:
-    """What loops read at addresses that depend on x only, and on y only: arrays, and bytes per iteration."""
+    """The reads of loops at addresses that depend on x only, and on y only: arrays, and bytes per iteration."""
 
     arrays: tuple[tuple[str, ...], tuple[str, ...]]
     bytes: tuple[int, int]

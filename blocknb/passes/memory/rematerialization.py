@@ -30,7 +30,7 @@ from blocknb.trace import Notes
 
 LEAST = 16  # elements of a row that a thread holds
 FEW = 4  # registers that may be held
-#: By which the model has to predict that a kernel becomes faster. It predicts too much, because warps of one program overlap, too. Softmax
+#: The factor by which a kernel has to become faster in the model. It predicts too much, because warps of one program overlap, too. Softmax
 #: of 32768 elements took 17 % less time on an H200, where the model predicts 31 %.
 GAIN = 1.1
 VIEWS = named("reshapes") | {"promise"}
@@ -113,8 +113,8 @@ def explain(plan: PackedRows, before: Throughput, after: Throughput, notes: Note
 
 
 class PackedRows:
-    """Of a memory-level Func: the `loads` whose elements stay in words, and the `values` that are computed from them again after each of
-    the `reductions`. Values that need one of these are computed `after` them, where they are first used."""
+    """The plan for a memory-level Func: the `loads` whose elements stay in words, and the `values` that are computed from them again after
+    each of the `reductions`. Values that need one of these are computed `after` them, where they are first used."""
 
     def __init__(self, func: Func, facts: Facts, users: Users):
         self.func, self.facts, self.users, self.defs = func, facts, users, definitions(func)

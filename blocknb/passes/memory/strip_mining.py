@@ -49,7 +49,7 @@ def strip_mining(func: Func, target: Target, notes: Notes) -> Func:
     reductions.
 
     What: the loads and the arithmetic of the tile are emitted where a consumer needs them, a piece of registers at a time. They are a loop
-    if the pieces differ only in their addresses. Of several consumers each loads the tile again.
+    if the pieces differ only in their addresses. If a tile has several consumers, each loads it again.
 
     Why: a tile of 65536 elements in 4 warps needs 512 registers per thread, of 255. Otherwise ptxas spills it to memory, register by
     register.

@@ -41,8 +41,8 @@ SWIZZLE_ROWS = 8  # rows after which the pattern of a swizzle repeats
 WIDEST = 128  # bytes of a row under a swizzle
 MOST_WARPS = 32  # per CTA
 ONE_CTA = 8  # consumer warps that occupy a multiprocessor without a second CTA
-#: By number of consumer warps: the registers per thread, for products' results and operands, beyond which `setmaxnreg` gives roles
-#: different shares of the register file; and the shares, of consumers and producer. Each warp above eight leaves 168 registers to all
+#: The limits by number of consumer warps: the registers per thread, for products' results and operands, beyond which `setmaxnreg` gives
+#: roles different shares of the register file; and the shares, of consumers and producer. Each warp above eight leaves 168 registers to all
 #: threads, above sixteen 96. The shares must not exceed what the CTA began with, 168 or 96 per thread; otherwise a warp waits for registers
 #: forever. A warpgroup releases registers together, so the producer is then a warpgroup, of which a single warp works. With four consumer
 #: warps a CTA begins with 128 registers per thread, so that a multiprocessor holds two.
@@ -201,7 +201,8 @@ class WarpSpecializationPlanner(PipeliningLegality):
         return all(self.held_in(block) <= MOST_OF_TWO for block in {self.block[op] for op in self.products()})
 
     def held_in(self, block: Block) -> int:
-        """The registers that a block's products hold. Of two products, the second one's operand is also carried (`mma_softmax_overlap`)."""
+        """The registers that a block's products hold. In a loop of two products, the second one's operand is also carried
+        (`mma_softmax_overlap`)."""
         products = [op for op in block.ops if op.name == "dot"]
         return sum(map(self.held_by, products)) + (operand_registers(products[1]) if len(products) == 2 else 0)
 
@@ -265,7 +266,7 @@ class WarpSpecializationPlanner(PipeliningLegality):
         return why_none_within(op for top in self.tops_up_to_products() for op in within(top))
 
     def tops_up_to_products(self) -> list[Op]:
-        """The ops of the function's own block up to the last one that multiplies. What follows runs after all copies."""
+        """The ops of the function's own block up to the last one that multiplies. The other ops run after all copies."""
         tops = list(self.func.body.ops)
         last = max((i for i, top in enumerate(tops) if any(op.name == "dot" for op in within(top))), default=-1)
         return tops if self.func.attrs.get("persist") else tops[: last + 1]

@@ -36,7 +36,7 @@ TRUNCATED = "; truncated to tf32 by wgmma, not rounded"
 
 
 def modifier_lost(load: Op, known: Collection[str] = ()) -> str:
-    """What the note of an asynchronous copy says about the cache modifier of its load, unless the copy has such a modifier."""
+    """The sentence of a note about the cache modifier of the load of an asynchronous copy, unless the copy has such a modifier."""
     cache = load.attrs.get("cache", "")
     return f"; its cache modifier {cache} has no effect on such a copy" if cache and cache not in known else ""
 

@@ -1,9 +1,9 @@
 """Loop rotation: parts of later iterations move before a loop and into its earlier iterations.
 
 Modulo scheduling gives each op a stage, the number of iterations by which it runs late. The rotated loop then has three parts. A prologue
-starts the first iterations, an iteration of the loop works for several iterations of the source, and an epilogue ends the last ones. What
-one iteration computes for a later one, the loop carries (`carrying`). `LoopRotation` is the common frame of the passes that do this. Each
-pass says what moves. Source: Lam, "Software Pipelining" (PLDI 1988).
+starts the first iterations, an iteration of the loop works for several iterations of the source, and an epilogue ends the last ones. The
+loop carries the values that one iteration computes for a later one (`carrying`). `LoopRotation` is the common frame of the passes that do
+this. Each pass says what moves. Source: Lam, "Software Pipelining" (PLDI 1988).
 """
 
 from __future__ import annotations

@@ -225,8 +225,8 @@ class ConsumerPart(RolePart):
         self.final = sites[-1].id if sites else -1
 
     def begin(self, first: Value, step: Value) -> tuple[Value, Value, list[Value]]:
-        """Of n groups of consumer warps, group i takes every n-th program from the i-th on. Its pipeline states start after the stages
-        of the groups before it. The first group need not wait for that."""
+        """With n groups of consumer warps, group i takes every n-th program from the i-th on. Its pipeline states start after the stages of
+        the groups before it. The first group need not wait for that."""
         if self.roles.turns is None:
             return first, step, []
         b = self.builder

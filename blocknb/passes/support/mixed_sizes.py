@@ -19,7 +19,7 @@ from blocknb.passes.support.layout_groups import LayoutGroups
 
 
 class ProposedLayouts(Protocol):
-    """What `layout_choice` knows when all accesses have proposed layouts."""
+    """The facts of `layout_choice` when all accesses have proposed layouts."""
 
     func: Func
     groups: LayoutGroups

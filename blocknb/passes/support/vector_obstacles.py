@@ -1,4 +1,4 @@
-"""What keeps a thread from loading or storing more bytes at once, and what to write instead.
+"""The reasons why a thread cannot load or store more bytes at once, and what to write instead.
 
 An access is as wide as the narrowest of its limits. `obstacles` names all limits that must rise before the next width is possible,
 because a cure of one of them alone changes nothing. `coalesce` writes them into its note, and the Tiles view shows them.

@@ -42,7 +42,7 @@ MOST_REGISTERS = 255
 VECTOR_BYTES = 16
 FEW_THREADS = 512  # per SM: registers that the occupancy of a loop leaves free are used where no more are resident
 REGISTERS, MOST_CTAS = 65536, 32  # per SM
-#: Of 256 registers per thread, those for the loads of a branch in a loop with products: few warps hide their latency.
+#: The registers, of 256 per thread, for the loads of a branch in a loop with products. Few warps hide their latency.
 BRANCHES = 96
 DURING = 16  # registers per thread for loads during a product outside of loops: for twice as many, kernels lost 6 to 14 % by occupancy
 OF_COLUMNS = 16  # bytes of a row, such as a bias, per register of a thread

@@ -123,7 +123,7 @@ class StoreWork:
         return [self.defs[value] for value in found if value in self.defs]
 
     def ops(self, store: Op) -> list[Op]:
-        """The loads and the arithmetic in the loop of a store. What a reduction needs is computed in an earlier loop, if the stored tile
+        """The loads and the arithmetic in the loop of a store. An earlier loop computes the operands of a reduction, if the stored tile
         needs that reduction. Indices and masks cost little, and smaller tiles are made once per row."""
         shape, stored = squeezed(store.args[0]), store.args[1:2]
         ends = [op for op in self.leading_to(stored) if OPS[op.name].kind not in SAME_LOOP]

@@ -278,7 +278,7 @@ class AddressSplitter(Rebuild):
         return [self.get(r) for r in op.results]
 
     def divided(self, op: Op) -> tuple[dict[int, Value], dict[int, Value | None]]:
-        """By index of the carried value: the initial scalars, and the invariant rests."""
+        """The pointers by index of the carried value: the initial scalars, and the invariant rests."""
         scalars: dict[int, Value] = {}
         rests: dict[int, Value | None] = {}
         body = op.blocks[0]

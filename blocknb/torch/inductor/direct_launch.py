@@ -61,7 +61,7 @@ def direct_runner(
 
 @functools.lru_cache(512)
 def _made(pointers: tuple[bool, ...], threads: int, shared: int, kernel: str, device: int | None) -> Callable[..., Any]:
-    """What makes the function; `device` is the one that must be the current one, None where there is only one."""
+    """The maker of the function; `device` is the one that must be the current one, None where there is only one."""
     names = [f"a{i}" for i in range(len(pointers))]
     text = _TEXT.format(
         names=", ".join(names),

@@ -1,4 +1,4 @@
-"""What a step costs without a compiler: the operators that eager PyTorch runs, and the bytes that they read and write."""
+"""The cost of a step without a compiler: the operators that eager PyTorch runs, and the bytes that they read and write."""
 
 from __future__ import annotations
 

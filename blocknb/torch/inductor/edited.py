@@ -206,7 +206,7 @@ def _meta(autotuner: Any, kernel: Kernel) -> dict[str, Any]:
 
 
 def _grid_meta(grid: Grid | None, kernel: Kernel) -> dict[str, Any]:
-    """What makes Inductor's launcher compute the grid by a function."""
+    """The options by which Inductor's launcher computes the grid by a function."""
     if grid is None:
         return {}
     arguments = ", ".join(f"{p.name}={p.name}" for p in kernel.params if not p.is_constexpr)

@@ -46,7 +46,7 @@ def line_of(node: Any) -> Line | None:
 
 
 def innermost(frames: Sequence[Line]) -> Line | None:
-    """The innermost frame outside of torch: a user looks for the call of `F.gelu`, not for its code. Else the innermost one."""
+    """The innermost frame outside of torch: a user looks for the call of `F.gelu`, not for its code. Otherwise it is the innermost one."""
     import torch
 
     package = os.path.dirname(torch.__file__) + os.sep

@@ -31,7 +31,7 @@ from blocknb.errors import KernelError
 from blocknb.torch.inductor import backend as backends
 from blocknb.torch.inductor import compile_pool, patches, results
 
-#: What Inductor asks about an H200.
+#: The properties of an H200 that Inductor reads.
 H200 = types.SimpleNamespace(
     name="NVIDIA H200",
     major=9,

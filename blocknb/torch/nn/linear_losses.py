@@ -104,8 +104,8 @@ def _with_gradients(
     x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, expected: Tensor, ignore_index: int, needs_x: bool,
     needs_bias: bool, keep_logits: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The sum of the losses (1), and the gradients of x, the weight and the bias for losses with the gradient `expected`, a scalar. Those
-    of x and the bias are empty if they are not needed."""
+    """The sum of the losses (1), and the gradients of x, the weight and the bias for losses with the gradient `expected`, a scalar. The
+    gradients of x and the bias are empty if they are not needed."""
     total = torch.empty(1, dtype=sums_dtype(x), device=x.device)
     dx = x.new_empty(x.shape if needs_x else (0,))
     dweight = torch.empty_like(weight)

@@ -46,7 +46,7 @@ class Replaced:
 
 @dataclass
 class Replacements:
-    """What `replace` has changed in a model, and why it left similar modules alone (`skipped`, by path). `settings` describes the other
+    """The changes of `replace` in a model, and why it left similar modules alone (`skipped`, by path). `settings` describes the other
     settings that it changed, and restores them. `undo()` restores everything. As a context manager, it does so at the end of the block."""
 
     model: Any

@@ -101,7 +101,7 @@ class RotaryAngles(torch.nn.Module):
             return getattr(super().__getattr__("original"), name)
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """What the original returns."""
+        """The result of the original function."""
         cos, sin = self.original.forward(*args, **kwargs)  # no hooks: `replace` compares both by one
         if not torch.compiler.is_compiling() or cos.requires_grad:
             return cos, sin

@@ -1,4 +1,4 @@
-"""What the layers share: matrices from tensors of any rank, and the checks of their arguments."""
+"""The common parts of the layers: matrices from tensors of any rank, and the checks of their arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The place of the largest element of a vector: of each block, then of all blocks. And of each row, by a combining function."""
+"""The place of the largest element of a vector: of each block, then of all blocks. Another kernel finds that of each row by a combining
+function."""
 
 import triton
 import triton.language as tl
