@@ -23,10 +23,11 @@ from blocknb.kernels.tiling import STREAMED
 
 ROWS = 64  # the most rows of x per program
 GROUP = 128  # the default number of weights per scale
-#: The plans by rows of a program: columns, steps ahead, warps, stages, the most registers, and the warps of a multiprocessor that read at
-#: the same time. Fitted to an H200. WHOLE replaces plans where its columns fill half a wave or a whole one. K then needs no splits, whose
-#: sums would take up to a tenth of the time. For more than FEW_WEIGHTS of 4 bits, reading x for every 16 columns takes longer. For 16 rows
-#: and 4 bits, few warps suffice, because each converts many weights: twice as many programs took 1.2 times as long.
+#: The plans by rows of a program: columns, steps ahead, warps, stages, and the most registers. The last number is the warps of a
+#: multiprocessor that read at the same time. Fitted to an H200. WHOLE replaces plans where its columns fill half a wave or a whole one. K
+#: then needs no splits, whose sums would take up to a tenth of the time. For more than FEW_WEIGHTS of 4 bits, reading x for every 16
+#: columns takes longer. For 16 rows and 4 bits, few warps suffice, because each converts many weights: twice as many programs took 1.2
+#: times as long.
 PLANS: dict[int, tuple[int, int, int, int, int | None, int]] = {
     8: (32, 1, 4, 1, 128, 16),
     16: (64, 1, 4, 1, None, 16),

@@ -1,5 +1,5 @@
-"""The times of each run of a `%%torchkernels` cell: the trend over edits of a model, kept between sessions as the history of a kernel
-is."""
+"""The times of each run of a `%%torchkernels` cell: the trend over edits of a model. They are kept between sessions as the history of a
+kernel is."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ STEPS = 4  # of k at least between two prefetches
 
 
 class NextTile(NamedTuple):
-    """The tile that the next iteration loads: the i64 address of its first row, the bytes between rows, its rows, and the cache lines per
-    row."""
+    """The tile that the next iteration loads. It has the i64 address of its first row, the bytes between rows, its rows, and the cache
+    lines per row."""
 
     address: str
     stride: str

@@ -1,5 +1,4 @@
-"""The common parts of the exercises on matrices: cases of rows and columns, the grid of tiles, and the mistakes with the indices of a
-tile."""
+"""The common parts of the exercises on matrices: cases of rows and columns, the grid of tiles, and mistakes with indices."""
 
 from __future__ import annotations
 

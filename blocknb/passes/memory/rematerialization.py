@@ -113,7 +113,7 @@ def explain(plan: PackedRows, before: Throughput, after: Throughput, notes: Note
 
 
 class PackedRows:
-    """The plan for a memory-level Func: the `loads` whose elements stay in words, and the `values` that are computed from them again after
+    """The plan for a memory-level Func. The elements of `loads` stay in words, and the kernel computes the `values` from them again after
     each of the `reductions`. Values that need one of these are computed `after` them, where they are first used."""
 
     def __init__(self, func: Func, facts: Facts, users: Users):

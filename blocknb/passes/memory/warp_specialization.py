@@ -41,11 +41,11 @@ SWIZZLE_ROWS = 8  # rows after which the pattern of a swizzle repeats
 WIDEST = 128  # bytes of a row under a swizzle
 MOST_WARPS = 32  # per CTA
 ONE_CTA = 8  # consumer warps that occupy a multiprocessor without a second CTA
-#: The limits by number of consumer warps: the registers per thread, for products' results and operands, beyond which `setmaxnreg` gives
-#: roles different shares of the register file; and the shares, of consumers and producer. Each warp above eight leaves 168 registers to all
-#: threads, above sixteen 96. The shares must not exceed what the CTA began with, 168 or 96 per thread; otherwise a warp waits for registers
-#: forever. A warpgroup releases registers together, so the producer is then a warpgroup, of which a single warp works. With four consumer
-#: warps a CTA begins with 128 registers per thread, so that a multiprocessor holds two.
+#: The limits by number of consumer warps, and the shares of consumers and producer. A limit is the registers per thread for products'
+#: results and operands. Beyond it, `setmaxnreg` gives roles different shares of the register file. Each warp above eight leaves 168
+#: registers to all threads, above sixteen 96. The shares must not exceed what the CTA began with, 168 or 96 per thread; otherwise a warp
+#: waits for registers forever. A warpgroup releases registers together, so the producer is then a warpgroup, of which a single warp works.
+#: With four consumer warps a CTA begins with 128 registers per thread, so that a multiprocessor holds two.
 SETMAXNREG_FROM = {4: 88, 8: 127, 16: 64}
 SETMAXNREG = {4: (232, 24), 8: (240, 24), 16: (112, 32)}
 SETMAXNREG_FROM_COMPUTED = 64  # the threshold for eight warps and more if an operand is also computed in registers
