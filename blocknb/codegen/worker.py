@@ -315,7 +315,7 @@ def start_waiting(job: dict) -> None:
 
 def _assemble(ptx: str, job: dict, clock: Clock) -> dict:
     cubin, log = _assembled(ptx, job)
-    if _gave_up(log) and (roomy := _for_one_program(ptx)) != ptx:
+    if _gave_up(log) and (roomy := _for_one_cta(ptx)) != ptx:
         status, again, log_again = run_tool(_ptxas(job), roomy.encode(), ["{in}", "-o", "{out}"])
         if not status and not _gave_up(log_again):
             cubin, log = again, log_again
@@ -348,8 +348,8 @@ def _gave_up(log: str) -> bool:
     return len(stored) == len(used) == 1 and used[0] <= 40 and stored[0] >= 4096
 
 
-def _for_one_program(ptx: str) -> str:
-    """The PTX of a kernel, with the promise that one program on an SM is enough: then ptxas makes another plan for the registers."""
+def _for_one_cta(ptx: str) -> str:
+    """The PTX of a kernel, with the promise that one CTA per SM is enough: then ptxas makes another plan for the registers."""
     return ptx if ".minnctapersm" in ptx else re.sub(r"\n\.reqntid .*", r"\g<0>\n.minnctapersm 1", ptx, count=1)
 
 

@@ -129,7 +129,7 @@ def is_read_ahead(block: Block, least: int) -> bool:
 
 def footer(func: Func, threads: int, programs: int) -> list[str]:
     """The attributes of the kernel and of the calls in it."""
-    # By default ptxas spills values for a later iteration, to make room for one more program on an SM.
+    # By default ptxas spills values for a later iteration, to make room for one more CTA on an SM.
     products = any(op.name == "dot" for op in func.ops())
     ahead = any(is_read_ahead(block, SPILLED if products else 1) for op in func.ops() for block in op.blocks)
     of_loads = -(-func.attrs.get("min_ctas", 0) // programs)

@@ -1,7 +1,7 @@
 """Shared-memory allocation: buffers get their addresses, and share bytes where their live ranges do not overlap.
 
 A buffer lives from its `alloc` to its last use. An asynchronous copy or product extends this to the wait for it. Warps with roles run at
-the same time, so a buffer that is allocated before them lives as long as they do. Mbarriers live as long as the program. `barriers` runs
+the same time, so a buffer that is allocated before them lives as long as they do. Mbarriers live as long as the CTA. `barriers` runs
 later and sees the final addresses. Source: Wilson et al., "Dynamic Storage Allocation" (1995), first fit.
 """
 
