@@ -14,6 +14,7 @@ from benchmark_shapes import PARTIAL_TILES, small_shape
 
 from blocknb.bench.suite.catalogue import BENCHMARKS
 from blocknb.bench.suite.definition import Make
+from blocknb.bench.suite.triton_source import rewritten, source
 
 PYTHON = os.environ.get("BLOCKNB_TRITON_PYTHON") or (sys.executable if find_spec("triton") else "")
 
@@ -39,3 +40,9 @@ def test_every_benchmark_has_arrays_of_a_small_shape(name: str) -> None:
     for dtype in BENCHMARKS[name].gpu:
         inputs, outputs = BENCHMARKS[name].arrays(Make(np, dtype), *shape)
         assert outputs and 0 < sum(array.nbytes for array in (inputs | outputs).values()) < 2**22
+
+
+def test_only_loads_of_descriptors_lose_their_eviction_policy() -> None:
+    text = rewritten(source("descriptors"), "triton")
+    assert "y = b_blocks.load([inner, column])\n" in text and "eviction_policy" not in text
+    assert "other=0.0, eviction_policy=KEEP)" in rewritten(source("matvec"), "triton")
