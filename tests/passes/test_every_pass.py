@@ -19,7 +19,7 @@ from blocknb.target import Target
 TARGETS = ("sm_90a", "sm_75", "cpu:x86-64")
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if quick.interpreted(name) else pytest.mark.full) for name in CASES]
 )
