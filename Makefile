@@ -90,9 +90,9 @@ $(VENV)/.docs: requirements/docs.txt | $(DEPS)
 	  || $(PIP) install -q --require-hashes --no-deps -r $<
 	@touch $@
 
-# The linters run first, because they are quick. The browser tests share one browser and mostly wait, so others run beside them.
+# One target more than JOBS at a time: the browser tests share one browser and mostly wait. The linters begin first, because they are quick.
 test: install
-	$(MAKE) --no-print-directory -j $(JOBS) lint test-browser test-python test-scripts
+	$(MAKE) --no-print-directory -j $$(($(JOBS) + 1)) lint test-browser test-python test-scripts
 
 test-python: install
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --ignore tests/browser --ignore tests/pytorch $(EVERY)

@@ -90,27 +90,33 @@ class ClockedAccesses:
 
     def _late(self, moments: np.ndarray, warp: int, where: np.ndarray) -> np.ndarray:
         """For each byte, whether a warp accessed it after the last moment that this warp has synchronized with."""
+        return np.logical_or.reduce(self._each_late(moments, warp, where), axis=0)
+
+    def _any_late(self, moments: np.ndarray, warp: int, where: np.ndarray) -> bool:
+        return bool(self._each_late(moments, warp, where).any())
+
+    def _each_late(self, moments: np.ndarray, warp: int, where: np.ndarray) -> np.ndarray:
         known = self.clocks.known[warp, : self.clocks.warps]
         seen = moments.take(where, axis=1)  # many times faster than moments[:, where]
-        return np.logical_or.reduce(seen > known.reshape(-1, *(1 for _ in where.shape)), axis=0)
+        return seen > known.reshape(-1, *(1 for _ in where.shape))
 
     def _unread(self, warp: int, where: np.ndarray) -> str:
         return self._unwritten(warp, where) or self._updates(warp, where)
 
     def _unwritten(self, warp: int, where: np.ndarray) -> str:
-        return "another warp writes" if self._late(self.written, warp, where).any() else self._copied(warp, where)
+        return "another warp writes" if self._any_late(self.written, warp, where) else self._copied(warp, where)
 
     def _copied(self, warp: int, where: np.ndarray) -> str:
         known = self.clocks.known[warp]
         return "the copy engine writes" if (self.landed[where] > known[self.writer[where]]).any() else ""
 
     def _updates(self, warp: int, where: np.ndarray) -> str:
-        late = self.updated is not None and self._late(self.updated, warp, where).any()
+        late = self.updated is not None and self._any_late(self.updated, warp, where)
         return "another warp updates" if late else ""
 
     def _idle(self, warp: int, where: np.ndarray) -> str:
         """An error message if the bytes change while they may still be read, or ""."""
-        if self._late(self.read, warp, where).any():
+        if self._any_late(self.read, warp, where):
             return "another warp reads"
         known = self.clocks.known[warp]
         return "the copy engine reads" if (self.fetched[where] > known[self.reader[where]]).any() else ""

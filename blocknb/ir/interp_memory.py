@@ -71,16 +71,24 @@ class EpochAccesses:
         self.writers, self.written = np.zeros(size, np.uint64), np.zeros(size, np.int64)
         self.readers, self.read = np.zeros(size, np.uint64), np.zeros(size, np.int64)
         self.updaters, self.updated = np.zeros(size, np.uint64), np.zeros(size, np.int64)
+        self.last_write = self.last_update = (
+            0  # the epochs of the last write and atomic: most accesses find none in theirs
+        )
 
     def note_read(self, warp: int, epoch: int, where: np.ndarray) -> str:
         """Records a read. Returns an error message, or ""."""
         self.readers[where] = self._now(self.readers, self.read, epoch, where) | np.uint64(1 << warp)
         self.read[where] = epoch
-        race = self._now(self.writers, self.written, epoch, where) & ~np.uint64(1 << warp)
-        return "another warp writes" if race.any() else self._updates(warp, epoch, where)
+        if self.last_write == epoch:
+            race = self._now(self.writers, self.written, epoch, where) & ~np.uint64(1 << warp)
+            if race.any():
+                return "another warp writes"
+        return self._updates(warp, epoch, where)
 
     def _updates(self, warp: int, epoch: int, where: np.ndarray) -> str:
         """An error message if a plain access races with atomics, or ""."""
+        if self.last_update != epoch:
+            return ""
         updaters = self._now(self.updaters, self.updated, epoch, where) & ~np.uint64(1 << warp)
         return "another warp updates" if updaters.any() else ""
 
@@ -90,7 +98,7 @@ class EpochAccesses:
         writes = self._now(self.writers, self.written, epoch, where) & others
         reads = self._now(self.readers, self.read, epoch, where) & others
         self.updaters[where] = self._now(self.updaters, self.updated, epoch, where) | np.uint64(1 << warp)
-        self.updated[where] = epoch
+        self.updated[where] = self.last_update = epoch
         return "another warp writes" if writes.any() else "another warp reads" if reads.any() else ""
 
     def note_write(self, warp: int, epoch: int, where: np.ndarray, changes: np.ndarray) -> str:
@@ -100,11 +108,11 @@ class EpochAccesses:
         second = ((writers & others != 0) & changes).any()
         read = (self._now(self.readers, self.read, epoch, where) & others).any()
         self.writers[where] = writers | np.uint64(1 << warp)
-        self.written[where] = epoch
+        self.written[where] = self.last_write = epoch
         return "another warp writes" if second else "another warp reads" if read else self._updates(warp, epoch, where)
 
     def _now(self, warps: np.ndarray, epochs: np.ndarray, epoch: int, where: np.ndarray) -> np.ndarray:
-        return np.where(epochs[where] == epoch, warps[where], np.uint64(0))
+        return np.where(epochs.take(where) == epoch, warps.take(where), np.uint64(0))
 
 
 class Memory:
@@ -153,13 +161,14 @@ class Memory:
         error = self.accesses.note_read(warp, self.epoch, where)
         if error and self.check_races:
             return self.data[where], f"reads shared memory that {error}{UNORDERED}"
-        if (self.owner[where] == IN_FLIGHT).any():
+        owners = self.owner.take(where)
+        if (owners == buffer.number).all():
+            return self.data[where], ""
+        if (owners == IN_FLIGHT).any():
             return self.data[where], "reads shared memory while a copy to it is in flight"
-        if (self.owner[where] == UNWRITTEN).any():
+        if (owners == UNWRITTEN).any():
             return self.data[where], "reads shared memory that was never written"
-        if (self.owner[where] != buffer.number).any():
-            return self.data[where], "reads shared memory that another buffer has overwritten"
-        return self.data[where], ""
+        return self.data[where], "reads shared memory that another buffer has overwritten"
 
     def fence(self, warp: int) -> None:
         """A proxy fence: wgmma may read the warp's earlier writes after the next barrier."""

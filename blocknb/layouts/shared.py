@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 
 import numpy as np
@@ -56,11 +56,8 @@ class SharedLayout:
         return gf2.apply(self.basis, index)
 
     def offsets(self) -> np.ndarray:
-        """The offset of every element, int64, in the tile's shape."""
-        values = np.zeros(1, dtype=np.int64)
-        for basis in self.basis:
-            values = np.concatenate([values, values ^ basis])
-        return values.reshape(self.shape)
+        """The offset of every element, int64, in the tile's shape. Nobody may write to the array, which later calls return again."""
+        return _offsets(self)
 
     def __str__(self) -> str:
         return f"<{format_shape(self.shape)}: shared {','.join(map(str, self.basis)) or '-'}>"
@@ -73,6 +70,16 @@ class SharedLayout:
             raise ValueError(f"not a layout of shared memory: {text!r}")
         shape, basis = match.groups()
         return SharedLayout(parse_shape(shape), () if basis == "-" else tuple(map(int, basis.split(","))))
+
+
+@lru_cache(maxsize=256)
+def _offsets(layout: SharedLayout) -> np.ndarray:
+    """`SharedLayout.offsets`, computed once: the interpreter asks for it at each access."""
+    values = np.zeros(1, dtype=np.int64)
+    for basis in layout.basis:
+        values = np.concatenate([values, values ^ basis])
+    values.setflags(write=False)
+    return values.reshape(layout.shape)
 
 
 def row_major(shape: Sequence[int], order: Sequence[int] | None = None) -> SharedLayout:

@@ -121,7 +121,7 @@ HINTS = st.sampled_from(((1, 1), (16, 1), (16, 16)))
 
 
 @given(programs, HINTS, samples)
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_fact_holds_for_every_element_of_every_value(program, hints, samples):
     check_every_fact(program, hints, samples)
 

@@ -88,7 +88,7 @@ def compared(func: Func, values: list[Any], grid: tuple[int, ...], monkeypatch: 
     return found
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_known_values_are_those_of_the_interpreter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES[name]

@@ -30,7 +30,7 @@ def executed(func, sample, divisor: int, speculative: bool = False) -> Evaluator
 
 @pytest.mark.parametrize("name", PASSES)
 @given(programs, st.sampled_from((1, 16)), samples)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 def test_random_kernel_stores_the_same_values_after_the_pass(name, program, divisor, samples):
     before = Maker((divisor, 1)).func(program, stores=8)
     after = before

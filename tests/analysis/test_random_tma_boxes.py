@@ -116,7 +116,7 @@ def draw(rng: np.random.Generator) -> dict[str, Any]:
 CHOICES = ("ROW", "COLUMN", "BASE", "MASK")
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(2, 40))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, 40))])
 def test_random_tiles_have_the_addresses_of_their_boxes(seed: int) -> None:
     rng, count = np.random.default_rng(seed), Counter()
     for _ in range(12):

@@ -70,7 +70,7 @@ def superlinear(small: Counter, large: Counter) -> dict[tuple[str, int], tuple[i
     return {k: (small[k], n) for k, n in large.items() if n > 3 * small[k] and n > total / 300}
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10, each=["target"])
 @pytest.mark.parametrize("target", ["sm_90a", "cpu"])
 @pytest.mark.parametrize("name", scaling.FAMILIES)
 def test_twice_the_statements_are_twice_the_work(name, target, monkeypatch):

@@ -65,6 +65,7 @@ def test_every_peer_on_a_cpu_gives_what_float64_gives(session: MeasuringSession,
     assert all(error < rounding for error in row.errors.values())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", HALF)
 def test_ours_in_half_precision_gives_what_float64_gives(name: str) -> None:
     row = measure(MeasuringSession("cpu", (), rounds=1, clock=clock), BENCHMARKS[name], small(name, "fp16"))

@@ -88,6 +88,7 @@ def held(error: AccessError, chosen: str, index: int, action: str) -> None:
     assert line[carets.index("^") :].startswith(said.text)
 
 
+@pytest.mark.sampled(3, each=["name", "action"])
 @pytest.mark.parametrize("chosen", ["x", "y"])
 @pytest.mark.parametrize(("name", "action"), CASES)
 def test_mask_off_by_one_is_an_access_error_of_the_selected_array(name, action, chosen):

@@ -134,7 +134,7 @@ def test_a_long_compilation_shows_its_passes_and_is_cancelled(notebook):
 
 def test_cancelled_sweep_keeps_its_measurements(notebook):
     kernel = (
-        "%%blockkernel --sweep BLOCK=64,128,256,512,1024,2048,4096,8192,16384 --baseline __import__('time').sleep(0.5)\n@blocknb.kernel\n"
+        "%%blockkernel --sweep BLOCK=64,128,256,512,1024,2048,4096,8192,16384 --baseline __import__('time').sleep(0.25)\n@blocknb.kernel\n"
         "def copy(x, out, n, BLOCK: tl.constexpr):\n    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n"
         "    tl.store(out + at, tl.load(x + at, mask=at < n), mask=at < n)\n\n"
         "a = np.arange(100_000, dtype=np.float32)\nb = np.empty_like(a)\n"
@@ -143,7 +143,7 @@ def test_cancelled_sweep_keeps_its_measurements(notebook):
     cell = notebook.add(kernel)
     notebook.page.run("(cell) => void blocknb.run(cell)", cell)
     progress = notebook.cell(cell)(".widget-hprogress, .jp-OutputArea .widget-label")
-    # A round takes at least four seconds, because the baseline sleeps. So the test sees the second round, and interrupts it.
+    # A round takes at least two seconds, because the baseline sleeps. So the test sees the second round, and interrupts it.
     eventually(lambda: " ".join(progress.texts), lambda text: re.search("round (?!1 )", text))
     notebook.interrupt()
     panel = notebook.card(cell).open("Sweep")

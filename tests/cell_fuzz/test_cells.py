@@ -39,7 +39,7 @@ def check(worker: Worker, request: str, *args: object) -> None:
     assert not outcome.failed, f"{outcome.kind} in cell {outcome.cell}: {outcome.detail}\n{args}"
 
 
-@pytest.mark.parametrize("number", range(10))
+@pytest.mark.parametrize("number", [*range(5), *(pytest.param(n, marks=pytest.mark.full) for n in range(5, 10))])
 def test_a_sample_of_random_cells_has_no_defect(worker: Worker, number: int) -> None:
     check(worker, "generated", 2026, number)
 

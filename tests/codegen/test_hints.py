@@ -322,11 +322,11 @@ def many_registers(x, out, BLOCK: bl.constexpr):
     bl.store(out + i, bl.sum(bl.sort(v * i[:, None].to(bl.float32)), 1))
 
 
-@pytest.mark.parametrize(("warps", "most"), [(1, 40), (4, 24), (4, 32), (8, 40)])
-def test_maxnreg_limits_the_registers(warps: int, most: int) -> None:
+@pytest.mark.parametrize(("warps", "most", "rows"), [(1, 40, 32), (4, 24, 64), (4, 32, 64), (8, 40, 128)])
+def test_maxnreg_limits_the_registers(warps: int, most: int, rows: int) -> None:
     found = [
         many_registers.compile(
-            x="*fp32:16", out="*fp32:16", BLOCK=128, num_warps=warps, maxnreg=limit, target="sm_90a"
+            x="*fp32:16", out="*fp32:16", BLOCK=rows, num_warps=warps, maxnreg=limit, target="sm_90a"
         ).trace.resources.registers
         for limit in (None, most)
     ]

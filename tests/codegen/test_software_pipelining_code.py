@@ -32,7 +32,7 @@ def product(target: str, tile: tuple[int, int, int], warps: int, dtype: str = "f
     )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4, each=["target", "warps"])
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("warps", [4, 8])
 @pytest.mark.parametrize("tile", [(128, 128, 32), (128, 128, 64)])

@@ -68,7 +68,7 @@ def agrees(func: Func, arguments: list, target: str) -> None:
 
 
 @given(st.randoms(use_true_random=False), st.sampled_from(TARGETS), st.integers(0, 3))
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
 def test_random_programs_agree_with_the_interpreter_to_the_bit(rng, target, seed):
     generator = Generator(rng)
     func = generator.function()

@@ -16,6 +16,7 @@ LINES = "    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n    inside = a
 SUM = "tl.load(x + at, mask=inside) + tl.load(y + at, mask=inside)"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("source", [ADD.solution, *ADD.alternatives])
 def test_right_answers_pass(source: str) -> None:
     verdict = learn.check(ADD, source)

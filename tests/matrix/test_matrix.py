@@ -119,7 +119,7 @@ def test_the_code_for_gpus_computes_what_numpy_says(entry: Entry):
 
 
 def test_a_sample_of_names_assembles():
-    assemble("sm_90a", full=False, number=0, parts=3)
+    assemble("sm_90a", full=False, number=0, parts=6)
 
 
 @pytest.mark.full

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from corpus import Entry, Shell, entries
 
@@ -22,6 +24,9 @@ NAMED = 0.969
 
 @pytest.fixture(scope="module")
 def shell():
+    # IPython collects garbage before each cell. What earlier tests left stays frozen, which would take it a second each time.
+    gc.collect(1)
+    gc.freeze()
     return Shell()
 
 

@@ -99,6 +99,7 @@ def test_a_lesson_that_leaves_a_process_and_files_fails_and_names_them(tmp_path)
     assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
+@pytest.mark.full
 def test_a_lesson_with_an_error_fails(tmp_path):
     status, said = lesson(tmp_path, "1 / 0")
     assert status == 1 and "ZeroDivisionError" in said and "0 of 1 kernels ran all cells" in said

@@ -39,6 +39,11 @@ def test_a_notebook_is_stored_without_outputs_and_is_valid(path):
 def short_measurements(kernel_process):
     """No check of a notebook depends on a time."""
     assert kernel_process.run("%env BLOCKNB_TIMING_SCALE=0.001").status == "ok"
+    sizes = "Sizes(copy=1 << 25, iterations=250, matrix=512, rounds=3)"  # of what %roofline measures of this machine
+    assert (
+        kernel_process.run(f"from blocknb.profile import ceilings\nceilings.CPU_SIZES = ceilings.{sizes}").status
+        == "ok"
+    )
     yield
     kernel_process.run("import os; del os.environ['BLOCKNB_TIMING_SCALE']")
 

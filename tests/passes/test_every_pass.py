@@ -19,7 +19,7 @@ from blocknb.target import Target
 TARGETS = ("sm_90a", "sm_75", "cpu:x86-64")
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if quick.interpreted(name) else pytest.mark.full) for name in CASES]
 )
@@ -49,7 +49,7 @@ def test_the_interpreter_agrees_before_and_after_every_pass(name, request):
                 raise AssertionError(f"after {done} for {target}: {error}") from error
 
 
-@pytest.mark.sampled(18)
+@pytest.mark.sampled(27)
 @pytest.mark.parametrize("name", CASES)
 def test_checked_mode_changes_no_result(name):
     case = CASES[name]

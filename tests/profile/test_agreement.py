@@ -125,6 +125,7 @@ def counted(name: str) -> tuple[Bench, list[Work]]:
     return bench, [replay.work for replay in captured_by(bench.candidate(OURS, None).call)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [name for name in COUNTED if BENCHMARKS[name].flops is None])
 def test_a_benchmark_in_bytes_moves_each_array_once(name: str) -> None:
     bench, works = counted(name)
@@ -135,6 +136,7 @@ def test_a_benchmark_in_bytes_moves_each_array_once(name: str) -> None:
     assert sum(work.unique_bytes or 0 for work in works) - 2 * intermediate == bench.bytes
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [name for name in COUNTED if BENCHMARKS[name].flops is not None])
 def test_a_benchmark_in_flops_has_those_of_the_dots(name: str) -> None:
     bench, works = counted(name)

@@ -99,6 +99,7 @@ def test_the_interpreter_of_the_ir_accuses_no_right_kernel(name):
             interpret(stage, RIGHT[name])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [name for name in ALONE if name in RACY])
 def test_an_interpreted_launch_finds_the_race(name):
     case = RACY[name]
@@ -112,6 +113,7 @@ def test_an_interpreted_launch_finds_the_race(name):
         assert {caught.value.loc.line, caught.value.other_loc.line} & case.lines
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [name for name in ALONE if name in RIGHT])
 def test_an_interpreted_launch_accuses_no_right_kernel(name):
     RIGHT[name].kernel.interpret(RIGHT[name].grid)(**RIGHT[name].make(), checked="race")
