@@ -105,6 +105,24 @@ def test_wrong_arguments_are_refused() -> None:
             attention_decoding(**({"q": q, "k": k, "v": k} | change))
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "given"),
+    [
+        ("q", [1.0], "of type list"),
+        ("k", None, "None"),
+        ("v", 3, "of type int"),
+        ("out", [[0.0]], "of type list"),
+        ("lengths", [64, 20], "of type list"),
+        ("block_table", [[0, 1], [2, 3]], "of type list"),
+        ("alibi_slopes", (0.5, 0.25), "of type tuple"),
+    ],
+)
+def test_an_argument_that_is_no_array_is_named(name: str, value: Any, given: str) -> None:
+    q, k = np.zeros((2, 2, 1, 16), np.float32), np.zeros((2, 2, 64, 16), np.float32)
+    with pytest.raises(TypeError, match=f"{name} must be a NumPy, CuPy or torch array, not {given}"):
+        attention_decoding(**({"q": q, "k": k, "v": k} | {name: value}))
+
+
 # -- launches on GPUs: the chosen tiles and splits, assembled
 
 COMPILED = [

@@ -113,3 +113,19 @@ def test_sum_and_copy_match_numpy(array, n):
         ready.copy(array(x), array(np.zeros(3, np.float32)))
     with pytest.raises(ValueError, match=r"one element, not the shape \(2,\)"):
         ready.sum(array(x), array(np.zeros(2, np.float32)))
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda x: ready.matmul([[1.0]], x), "a must be a NumPy, CuPy or torch array, not of type list"),
+        (lambda x: ready.matmul(x, None), "b must be a NumPy, CuPy or torch array, not None"),
+        (lambda x: ready.matmul(x, x, bias=[1.0] * 8), "bias must be a NumPy, CuPy or torch array"),
+        (lambda x: ready.softmax([[1.0]], x), "x must be a NumPy, CuPy or torch array"),
+        (lambda x: ready.layer_norm(x, [1.0] * 8, None, x), "weight must be a NumPy, CuPy or torch array"),
+        (lambda x: ready.attention(x, x, 3), "v must be a NumPy, CuPy or torch array, not of type int"),
+    ],
+)
+def test_an_argument_that_is_no_array_is_named(call, said):
+    with pytest.raises(TypeError, match=said):
+        call(np.ones((8, 8), np.float32))
