@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -129,3 +131,9 @@ def test_sum_and_copy_match_numpy(array, n):
 def test_an_argument_that_is_no_array_is_named(call, said):
     with pytest.raises(TypeError, match=said):
         call(np.ones((8, 8), np.float32))
+
+
+def test_the_ready_made_kernels_are_an_attribute_of_blocknb():
+    code = "import sys, blocknb; assert 'blocknb.kernels' not in sys.modules; print(blocknb.kernels.matmul.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "matmul\n", done.stderr
