@@ -115,9 +115,9 @@ def check_arrays(found: Heads, **arrays: Any) -> None:
 
 def check_options(found: Heads, window: int | None, slopes: Any, soft_cap: float | None) -> None:
     """Raises ValueError for a window, ALiBi slopes or a soft cap that do not fit; None is skipped."""
-    if window is not None and window < 1:
+    if window is not None and (not hasattr(window, "__index__") or window < 1):
         raise ValueError(
-            f"window must be the number of keys that a query sees, 1 or more, not {window}; None is no window"
+            f"window must be the number of keys that a query sees, 1 or more, not {window!r}; None is no window"
         )
     if slopes is not None:
         need_arrays(alibi_slopes=slopes)

@@ -137,7 +137,11 @@ def start(folder: str, browser: bool) -> int:
         print("blocknb learn start: this installation has no notebooks; install a wheel of blocknb", file=sys.stderr)
         return 1
     place = Path(folder).expanduser().absolute()
-    new = copy_course(place)
+    try:
+        new = copy_course(place)
+    except OSError as error:
+        print(f"blocknb learn start: {error.filename}: {error.strerror}; name another folder", file=sys.stderr)
+        return 1
     print(f"{place}: {len(new)} new files; your own notebooks stay as they are")
     first = min(place.glob("*.ipynb"), default=None, key=lambda path: path.name)
     if not browser:
