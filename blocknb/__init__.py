@@ -95,6 +95,7 @@ _ORIGINS = {
     "heuristics": ("tune", "heuristics"),
     "Config": ("tune", "Config"),
     "testing": ("testing", ""),
+    "kernels": ("kernels", ""),
     "compat": ("compat", ""),
     "load": ("compat", "load"),
     "reinterpret": ("runtime.interface", "reinterpret"),

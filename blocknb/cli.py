@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import re
 import select
 import sys
 from collections.abc import Callable, Sequence
@@ -150,6 +151,9 @@ def fuzz(options: argparse.Namespace) -> int:
 def _fuzz_cells(options: argparse.Namespace, seed: int) -> int:
     from blocknb.cell_fuzz.run import CellFuzzOptions, replay, run
 
+    if missing := [file for file in options.replay if not os.path.isfile(file)]:
+        print(f"blocknb fuzz: there is no file {', '.join(missing)}", file=sys.stderr)
+        return 2
     if options.replay:
         return replay(options.replay)
     seconds = options.seconds or (0.0 if options.count else 60.0)
@@ -281,6 +285,13 @@ def learn(options: argparse.Namespace) -> int:
     return command.start(options.folder, options.browser)
 
 
+def _points(text: str) -> float:
+    """A value of --points. Raises ArgumentTypeError for another text than that of a number from 0 on."""
+    if not re.fullmatch(r"\d+(\.\d*)?|\.\d+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of points, such as 2 or 0.5")
+    return float(text)
+
+
 def _learn_arguments(command: argparse.ArgumentParser) -> None:
     commands = command.add_subparsers(dest="what", metavar="what", required=True)
 
@@ -297,7 +308,7 @@ def _learn_arguments(command: argparse.ArgumentParser) -> None:
     assign = add("assignment", "write the exercises of a unit as a notebook for nbgrader")
     assign.add_argument("name", metavar="UNIT", help="unit8, a Python file with EXERCISES, or the name of an exercise")
     assign.add_argument("-o", "--out", default="", metavar="NOTEBOOK", help="the notebook (UNIT.ipynb)")
-    assign.add_argument("--points", type=float, default=1, metavar="N", help="the points of each exercise (1)")
+    assign.add_argument("--points", type=_points, default=1, metavar="N", help="the points of each exercise (1)")
     assign.add_argument("--student", action="store_true", help="write the notebook for students, without solutions")
     report = add("report", "write one page from the progress files of a class")
     report.add_argument("files", nargs="+", metavar="FILE", help="progress files, each named after its learner")

@@ -372,6 +372,8 @@ def main() -> int:
     parser.add_argument("--notebook", type=Path, default=ROOT / "notebooks" / "course" / "01_blocks.ipynb")
     parser.add_argument("--shared", action="store_true", help="build a shared cache first")
     options = parser.parse_args()
+    if options.kernels < 1 or not options.notebook.is_file():
+        parser.error("--kernels is 1 or more" if options.kernels < 1 else f"there is no file {options.notebook}")
     options.notebook = options.notebook.absolute()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with tempfile.TemporaryDirectory(prefix="class-") as name, tempfile.TemporaryDirectory(dir="/tmp") as cache:

@@ -146,6 +146,8 @@ def main() -> int:
     add.add_argument("--device", default="a GPU", help="the GPU, for the results of `blocknb bench launch` alone")
     verbs.add_parser("draw", help="write the plot")
     options = parser.parse_args()
+    if options.verb == "add" and not options.file.is_file():
+        parser.error(f"there is no file {options.file}")
     rows = read()
     if options.verb == "add":
         command = ["git", "rev-parse", "--short=8", options.commit]

@@ -86,7 +86,9 @@ def test_wrong_arguments_are_refused() -> None:
         "out must be float32, as q is": {"out": q.astype(np.float16)},
         "lengths must hold the number of keys": {"lengths": array(3, dtype=np.int32)},
         "lengths must be contiguous": {"lengths": array(4, dtype=np.int32)[::2]},
-        "window must be the number of keys that a query sees": {"window": 0},
+        "window must be the number of keys that a query sees, 1 or more, not 0": {"window": 0},
+        "window must be the number of keys that a query sees, 1 or more, not 2.5": {"window": 2.5},
+        "window must be the number of keys that a query sees, 1 or more, not '4'": {"window": "4"},
         r"alibi_slopes must be contiguous, float32, of shape \(4,\)": {"alibi_slopes": array(2)},
         "soft_cap must be positive": {"soft_cap": 0.0},
         "scale must be positive": {"scale": -1.0},
@@ -103,6 +105,24 @@ def test_wrong_arguments_are_refused() -> None:
     }.items():
         with pytest.raises(ValueError, match=message):
             attention_decoding(**({"q": q, "k": k, "v": k} | change))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "given"),
+    [
+        ("q", [1.0], "of type list"),
+        ("k", None, "None"),
+        ("v", 3, "of type int"),
+        ("out", [[0.0]], "of type list"),
+        ("lengths", [64, 20], "of type list"),
+        ("block_table", [[0, 1], [2, 3]], "of type list"),
+        ("alibi_slopes", (0.5, 0.25), "of type tuple"),
+    ],
+)
+def test_an_argument_that_is_no_array_is_named(name: str, value: Any, given: str) -> None:
+    q, k = np.zeros((2, 2, 1, 16), np.float32), np.zeros((2, 2, 64, 16), np.float32)
+    with pytest.raises(TypeError, match=f"{name} must be a NumPy, CuPy or torch array, not {given}"):
+        attention_decoding(**({"q": q, "k": k, "v": k} | {name: value}))
 
 
 # -- launches on GPUs: the chosen tiles and splits, assembled

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -113,3 +115,25 @@ def test_sum_and_copy_match_numpy(array, n):
         ready.copy(array(x), array(np.zeros(3, np.float32)))
     with pytest.raises(ValueError, match=r"one element, not the shape \(2,\)"):
         ready.sum(array(x), array(np.zeros(2, np.float32)))
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda x: ready.matmul([[1.0]], x), "a must be a NumPy, CuPy or torch array, not of type list"),
+        (lambda x: ready.matmul(x, None), "b must be a NumPy, CuPy or torch array, not None"),
+        (lambda x: ready.matmul(x, x, bias=[1.0] * 8), "bias must be a NumPy, CuPy or torch array"),
+        (lambda x: ready.softmax([[1.0]], x), "x must be a NumPy, CuPy or torch array"),
+        (lambda x: ready.layer_norm(x, [1.0] * 8, None, x), "weight must be a NumPy, CuPy or torch array"),
+        (lambda x: ready.attention(x, x, 3), "v must be a NumPy, CuPy or torch array, not of type int"),
+    ],
+)
+def test_an_argument_that_is_no_array_is_named(call, said):
+    with pytest.raises(TypeError, match=said):
+        call(np.ones((8, 8), np.float32))
+
+
+def test_the_ready_made_kernels_are_an_attribute_of_blocknb():
+    code = "import sys, blocknb; assert 'blocknb.kernels' not in sys.modules; print(blocknb.kernels.matmul.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "matmul\n", done.stderr

@@ -12,7 +12,7 @@ import importlib
 import json
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from blocknb.bench.rows import Row, show
@@ -26,6 +26,7 @@ BENCHMARKS: dict[str, Callable[..., list[Row]]] = {}
 TAKES: dict[str, tuple[str, ...]] = {
     "launch": ("device",),
     "plan_check": ("device", "rounds", "seed", "shapes_count"),
+    "zoo": ("rounds", "seed", "library", "configs", "compile"),
 }
 #: The benchmarks of compiled PyTorch code: what they measure, and the module whose `run(name, options, keep)` measures it.
 TORCH: dict[str, tuple[str, str]] = {
@@ -198,9 +199,8 @@ def run(wanted: Sequence[str], options: BenchOptions, path: str = "") -> int:
     """
     if not (chosen := known_names(wanted, options)) or not writable(path):
         return 2
-    for name in chosen if wanted else ():
-        if unused := ignored(name, options):
-            print(f"{name} takes no {', '.join(unused)}", file=sys.stderr)
+    for line in unused(chosen, options) if wanted else ():
+        print(line, file=sys.stderr)
     found: dict[str, list[Row]] = {}
 
     def keep(name: str, rows: list[Row]) -> None:
@@ -258,15 +258,36 @@ def _takers_of_shapes() -> dict[int, tuple[str, list[str]]]:
     return found
 
 
+def unused(chosen: Sequence[str], options: BenchOptions) -> list[str]:
+    """A line for the benchmarks that do not take the same options: "add, copy take no --compile". It has at most four names."""
+    named: dict[str, list[str]] = {}
+    for name in chosen:
+        if found := ignored(name, options):
+            named.setdefault(", ".join(found), []).append(name)
+    return [
+        f"{', '.join(names[:4])}{f' and {len(names) - 4} others' if len(names) > 4 else ''} "
+        f"take{'s' * (len(names) == 1)} no {text}"
+        for text, names in named.items()
+    ]
+
+
 def ignored(name: str, options: BenchOptions) -> list[str]:
-    """The options that were set, and that a benchmark of `TAKES` does not take, as the command line writes them."""
+    """The options that were set, and that a benchmark does not take, as the command line writes them. The benchmarks of "torch" name
+    none."""
+    from blocknb.bench.suite.catalogue import BENCHMARKS as kernels
+
     usual = BenchOptions()
     given = [
         field.name
         for field in dataclasses.fields(options)
         if getattr(options, field.name) != getattr(usual, field.name)
     ]
-    return [f"--{field.replace('_', '-')}" for field in given if name in TAKES and field not in TAKES[name]]
+    if name in kernels:
+        never = {"shapes_count", "library", "configs", "compile", "layers"}
+        takes: Collection[str] = set(given) - never - (set() if kernels[name].drawn else {"seed"})
+    else:
+        takes = TAKES.get(name, given)
+    return [f"--{field.replace('_', '-')}" for field in given if field not in takes]
 
 
 def writable(path: str) -> bool:

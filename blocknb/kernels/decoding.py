@@ -8,7 +8,7 @@ from typing import Any
 
 import blocknb
 from blocknb.kernels.heads import DTYPES, LEAST, LONGEST, SHORTEST, Heads, Tile
-from blocknb.kernels.strides import contiguous, device, dtype_name, strides
+from blocknb.kernels.strides import contiguous, device, dtype_name, need_arrays, strides
 
 MOST_QUERIES = 16
 LEAST_PAGE = 16  # keys per page
@@ -37,6 +37,7 @@ class DecodingProblem(Heads):
     @staticmethod
     def of(q: Any, k: Any, v: Any, block_table: Any) -> DecodingProblem:
         """The sizes of q, k and v (see `attention_decoding`). Raises ValueError where they do not fit."""
+        need_arrays(q=q, k=k, v=v)
         shapes = {"q": tuple(q.shape), "k": tuple(k.shape), "v": tuple(v.shape)}
         paged = block_table is not None
         for name, shape in shapes.items():
@@ -101,6 +102,7 @@ class DecodingProblem(Heads):
 
     def check_out(self, out: Any) -> None:
         """Raises ValueError unless `out` can hold the result."""
+        need_arrays(out=out)
         shape = (self.batch, self.heads, self.queries, self.width)
         if tuple(out.shape) != shape:
             raise ValueError(f"out must have the shape {shape}, not {tuple(out.shape)}")
@@ -110,6 +112,7 @@ class DecodingProblem(Heads):
         """Raises ValueError for lengths that do not fit; None is skipped."""
         if lengths is None:
             return
+        need_arrays(lengths=lengths)
         if tuple(lengths.shape) != (self.batch,) or dtype_name(lengths) not in INDICES:
             raise ValueError(
                 f"lengths must hold the number of keys of each sequence, int32 or int64, of shape {(self.batch,)}; it is "
@@ -121,6 +124,7 @@ class DecodingProblem(Heads):
 
 def _pages(block_table: Any, batch: int, page: int) -> int:
     """The most keys of a sequence of a paged cache. Raises ValueError for a table or a page size that does not fit."""
+    need_arrays(block_table=block_table)
     shape = tuple(block_table.shape)
     if len(shape) != 2 or shape[0] != batch or dtype_name(block_table) not in INDICES:
         raise ValueError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import blocknb
-from blocknb.kernels.strides import contiguous, dtype_name, on_host, strides
+from blocknb.kernels.strides import contiguous, dtype_name, need_arrays, on_host, strides
 from blocknb.runtime import machine
 
 Tile = dict[str, int]
@@ -67,6 +67,7 @@ class Heads:
 def heads_of(q: Any, k: Any, v: Any, dtypes: tuple[str, ...] = DTYPES) -> Heads:
     """The sizes of q (batch, heads, queries, head), and k and v (batch, kv heads, keys, head). Raises ValueError where they do not fit, and
     for another dtype than `dtypes`."""
+    need_arrays(q=q, k=k, v=v)
     shapes = {"q": tuple(q.shape), "k": tuple(k.shape), "v": tuple(v.shape)}
     for name, shape in shapes.items():
         if len(shape) != 4:
@@ -96,6 +97,7 @@ def check_arrays(found: Heads, **arrays: Any) -> None:
     for name, array in arrays.items():
         if array is None:
             continue
+        need_arrays(**{name: array})
         if name in ("logsumexp", "deltas"):
             if tuple(array.shape) != of_queries or dtype_name(array) != "float32" or not contiguous(array):
                 raise ValueError(
@@ -113,11 +115,12 @@ def check_arrays(found: Heads, **arrays: Any) -> None:
 
 def check_options(found: Heads, window: int | None, slopes: Any, soft_cap: float | None) -> None:
     """Raises ValueError for a window, ALiBi slopes or a soft cap that do not fit; None is skipped."""
-    if window is not None and window < 1:
+    if window is not None and (not hasattr(window, "__index__") or window < 1):
         raise ValueError(
-            f"window must be the number of keys that a query sees, 1 or more, not {window}; None is no window"
+            f"window must be the number of keys that a query sees, 1 or more, not {window!r}; None is no window"
         )
     if slopes is not None:
+        need_arrays(alibi_slopes=slopes)
         wrong = tuple(slopes.shape) != (found.heads,) or dtype_name(slopes) != "float32" or not contiguous(slopes)
         if wrong:
             raise ValueError(

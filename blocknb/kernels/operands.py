@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blocknb.kernels.shapes import LINE, OperandRows, TileShape, choose
-from blocknb.kernels.strides import address, contiguous, device, dtype_name, empty, strides
+from blocknb.kernels.strides import address, contiguous, device, dtype_name, empty, need_arrays, strides
 from blocknb.kernels.tiling import ACTIVATIONS
 
 #: The dtypes of results, by that of the operands: the dtype of the sums, and the default dtype of the result.
@@ -68,7 +68,12 @@ class MatmulProblem:
         The result depends on shapes, strides and dtypes, not on elements. It is cached for arrays with the same ones.
         """
         arrays = (a, b, out, bias, a_scale, b_scale)
-        key = (*map(_array_key, arrays), activation, out_dtype, precision)
+        try:
+            key = (*map(_array_key, arrays), activation, out_dtype, precision)
+        except AttributeError:
+            names = ("a", "b", "out", "bias", "a_scale", "b_scale")
+            need_arrays(**{name: array for name, array in zip(names, arrays, strict=True) if array is not None})
+            raise
         found = _checked_problems.get(key)
         if found is None:
             product = MatmulProblem._checked(*arrays, activation, out_dtype, precision)
@@ -95,6 +100,7 @@ class MatmulProblem:
     def _checked(
         a: Any, b: Any, out: Any, bias: Any, a_scale: Any, b_scale: Any, activation: str, out_dtype: str, precision: str
     ) -> MatmulProblem:  # fmt: skip
+        need_arrays(a=a, b=b)
         shapes = tuple(a.shape), tuple(b.shape)
         names = dtype_name(a), dtype_name(b)
         if not all(2 <= len(shape) <= 3 for shape in shapes):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import blocknb
-from blocknb.kernels.strides import on_host, strides
+from blocknb.kernels.strides import need_arrays, on_host, strides
 
 LONGEST = 1 << 16  # elements of a row that one program keeps in registers
 HOST_TILE = 1 << 8  # elements of short rows that a program processes together on a CPU, where it is one thread
@@ -20,6 +20,7 @@ Rule = Callable[[int, int, bool], tuple[int, int]]
 
 def matrix(array: Any, name: str, like: Any = None, longest: int = LONGEST) -> tuple[int, int]:
     """The shape (M, N) of a matrix with contiguous rows. Raises ValueError for anything else, or another shape than `like`'s."""
+    need_arrays(**{name: array})
     shape = tuple(array.shape)
     if len(shape) != 2 or (like is not None and shape != tuple(like.shape)):
         wanted = "a matrix" if like is None else f"of shape {tuple(like.shape)}"
@@ -33,7 +34,10 @@ def matrix(array: Any, name: str, like: Any = None, longest: int = LONGEST) -> t
 
 def vector(array: Any, name: str, length: int) -> None:
     """Raises ValueError unless `array` is None or a contiguous vector of that length."""
-    if array is not None and (tuple(array.shape) != (length,) or (length > 1 and strides(array) != (1,))):
+    if array is None:
+        return
+    need_arrays(**{name: array})
+    if tuple(array.shape) != (length,) or (length > 1 and strides(array) != (1,)):
         raise ValueError(f"{name} must be a contiguous vector of {length} elements, not of shape {tuple(array.shape)}")
 
 

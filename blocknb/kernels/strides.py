@@ -18,6 +18,14 @@ def strides(array: Any) -> tuple[int, ...]:
     return tuple(step // array.dtype.itemsize for step in array.strides)
 
 
+def need_arrays(**arrays: Any) -> None:
+    """Raises TypeError for the first argument that is no array: it has no shape and dtype. A list or None is none."""
+    for name, array in arrays.items():
+        if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+            given = "None" if array is None else f"of type {type(array).__name__}"
+            raise TypeError(f"{name} must be a NumPy, CuPy or torch array, not {given}")
+
+
 def contiguous(array: Any) -> bool:
     """Whether the array is contiguous in row-major order, as every array without elements is."""
     if 0 in array.shape:

@@ -9,6 +9,7 @@ import importlib.util
 import os
 import shutil
 import sys
+import traceback
 from pathlib import Path
 
 from blocknb.learn import assignment, catalog, class_report, listing, progress
@@ -34,7 +35,7 @@ def test(name: str, only: str, quick: bool) -> int:
     _, items = _chosen(name)
     items = tuple(item for item in items if only in ("", item.name))
     if not items:
-        return _unknown(only or name)
+        return _unknown(only) if only else 1
     sound = True
     for item in items:
         found = prove(item, compiled=not quick, course=not name.endswith(".py"))
@@ -54,7 +55,7 @@ def assign(name: str, out: str, points: float, student: bool) -> int:
     """Writes the notebook of a unit ("unit8"), of a file of exercises, or of one exercise."""
     title, items = _chosen(name)
     if not items:
-        return _unknown(name)
+        return 1
     place = Path(out or f"{Path(name).stem}.ipynb")
     file = Path(name).name if name.endswith(".py") else ""
     assignment.write(place, title, items, points, student, file)
@@ -67,13 +68,28 @@ def assign(name: str, out: str, points: float, student: bool) -> int:
 
 
 def _chosen(name: str) -> tuple[str, tuple[Exercise | Prediction, ...]]:
-    if name.endswith(".py"):
-        return Path(name).stem, catalog.load(name)
+    """The title and the exercises of a file, a unit, or of one name. Prints an error where there are none, and returns none."""
+    if name.endswith(".py") and Path(name).expanduser().is_file():
+        try:
+            return Path(name).stem, catalog.load(name)
+        except Exception as error:  # of the file's Python
+            print(f"blocknb learn: {_told(error, name)}", file=sys.stderr)
+            return "", ()
     for unit in catalog.units():
         if name in (unit.name, str(unit.number)):
             return f"Unit {unit.number}: {unit.title}", catalog.exercises(unit)
     one = [item for item in catalog.exercises() if item.name == name]
+    if not one:
+        _unknown(name)
     return (one[0].title, tuple(one)) if one else ("", ())
+
+
+def _told(error: Exception, name: str) -> str:
+    """The error of a file of exercises with the file's own line, if it comes from one."""
+    own = str(Path(name).expanduser().resolve())
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own]
+    place = f"{name}, line {lines[-1]}" if lines else name
+    return f"{place}: {''.join(traceback.format_exception_only(error)).strip()}"
 
 
 def report(files: list[str], out: str) -> int:
@@ -121,7 +137,11 @@ def start(folder: str, browser: bool) -> int:
         print("blocknb learn start: this installation has no notebooks; install a wheel of blocknb", file=sys.stderr)
         return 1
     place = Path(folder).expanduser().absolute()
-    new = copy_course(place)
+    try:
+        new = copy_course(place)
+    except OSError as error:
+        print(f"blocknb learn start: {error.filename}: {error.strerror}; name another folder", file=sys.stderr)
+        return 1
     print(f"{place}: {len(new)} new files; your own notebooks stay as they are")
     first = min(place.glob("*.ipynb"), default=None, key=lambda path: path.name)
     if not browser:

@@ -95,7 +95,13 @@ def bench(kernel: Kernel, baselines: Mapping[str, Function], without: Iterable[s
 
 
 def _check_labels(kernel: Kernel, baselines: Mapping[str, Function]) -> None:
-    """Raises LaunchError for a baseline with the kernel's name, which would take the place of the kernel."""
+    """Raises LaunchError for a baseline that is no function, or has the kernel's name, which would take the place of the kernel."""
+    for label, function in baselines.items():
+        if not callable(function):
+            raise LaunchError(
+                f"the baseline {label} is no function, but of type {type(function).__name__}",
+                hint="pass a function without parameters: {'NumPy': lambda: x + y}",
+            )
     if kernel.__name__ in baselines:
         raise LaunchError(
             f"a baseline is called {kernel.__name__}, as the kernel is", hint="give the baseline another label"
@@ -104,6 +110,7 @@ def _check_labels(kernel: Kernel, baselines: Mapping[str, Function]) -> None:
 
 def roofline_of(kernel: Kernel, baselines: Mapping[str, Function]) -> Roofline:
     """Implements `kernel.roofline`."""
+    _check_labels(kernel, baselines)
     return roofline.roofline(kernel, baselines=baselines, versions=roofline.earlier(kernel))
 
 

@@ -258,13 +258,24 @@ def _of_card(item: Any) -> tuple[str, Any, Trace, Timing | None]:
     time."""
     from blocknb.notebook.card import example, newest
     from blocknb.notebook.observe import record_of
+    from blocknb.runtime.kernel import Kernel
 
     if isinstance(item, str):
         from IPython.core.getipython import get_ipython
 
-        named = diffs.side(item, get_ipython())
+        if (shell := get_ipython()) is None:
+            raise LaunchError(
+                f"{item!r} names a kernel of a notebook, and this program runs in none",
+                hint="pass the kernel, kernel.compile(...) or a Trace",
+            )
+        named = diffs.side(item, shell)
         side = of_card(named.card, named.label, named.target)
         return side.label, named.card.main.compiled, side.trace, side.time
+    if not isinstance(item, Kernel):
+        raise LaunchError(
+            f"compare takes kernels, and got an object of type {type(item).__name__}",
+            hint='pass kernels that were launched, versions such as "softmax@1", kernel.compile(...) or Traces',
+        )
     if (record := record_of(item)) is None:
         raise LaunchError(f"{item.__name__} has not been launched, so it cannot be compared", hint=example(item))
     card = newest(record)

@@ -29,6 +29,8 @@ def write_text(path: str | Path, text: str) -> None:
         if place.exists():
             shutil.copymode(place, temporary)
         os.replace(temporary, place)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(error.errno, error.strerror, str(path)) from None  # not the temporary name
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()

@@ -8,6 +8,7 @@ later pass fails. `--stop-after` ends the compilation and writes that IR to stdo
 from __future__ import annotations
 
 import ast
+import re
 import runpy
 import sys
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from blocknb.runtime import compile as compiler
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.job import Job
 from blocknb.runtime.kernel import Kernel
-from blocknb.runtime.plan import typed
+from blocknb.runtime.plan import parse_type, typed
 from blocknb.runtime.request import Request, StageEdit
 from blocknb.target import Target
 from blocknb.testing import captured
@@ -32,6 +33,7 @@ from blocknb.testing.captured import CapturedLaunch
 from blocknb.trace import Stage
 
 FRONT_END = "parse"
+_TYPE_LIKE = re.compile(r"\*.*|[a-z]+\d+\w*(:.*)?")  # also misspelled types, such as *fp33 and i31
 
 
 class UsageProblem(Exception):
@@ -188,6 +190,11 @@ def _of_types(file: str, name: str, options: CompileOptions) -> tuple[Any, ...]:
         given[key] = _value(value)
     target = Target.parse(options.target or "sm_90a")
     binding, values = kernel.bound_call((), given)
+    for parameter, value, fixed in zip(binding.names, values, binding.fixed, strict=True):
+        if isinstance(value, str) and not fixed and _TYPE_LIKE.fullmatch(value) and parse_type(value) is None:
+            raise UsageProblem(
+                f"{parameter}={value} is no type; write *fp32 for a pointer, *fp32:16 for one to a multiple of 16 bytes, or i32"
+            )
     kinds, _ = kernel.describe(binding, tuple(map(typed, values, binding.fixed)))
     return (kernel.source, *kernel._compile_arguments(binding, kinds, target, options.without or None), target)
 
@@ -218,7 +225,7 @@ def _of_launch(file: str, name: str, options: CompileOptions) -> tuple[Any, ...]
     if not found:
         example = "x='*fp32:16' n=i32 BLOCK=1024"
         raise UsageProblem(
-            f"{file} launches no kernel {name}; give the types of its arguments, such as {example}".replace("  ", " ")
+            f"{file} launches no kernel{name and f' {name}'}; give the types of its arguments, such as {example}"
         )
     compiled = found[0]
     target = Target.parse(options.target) if options.target else compiled.target

@@ -174,6 +174,40 @@ def test_shapes_without_names_are_one_error_that_lists_who_takes_which(
     assert main(["bench", "--shapes", "1x2x3x4x5"]) == 2 and "such as: blocknb" not in capsys.readouterr().err
 
 
+def test_a_ready_made_kernel_takes_no_options_of_other_benchmarks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(runner, "run", lambda names, options: [])
+    for names, options, said in (
+        (
+            ["add", "ragged_any"],
+            BenchOptions(seed=2, compile="sm_90a"),
+            "add takes no --seed, --compile\nragged_any takes no --compile\n",
+        ),
+        (["decode"], BenchOptions(layers=2), "decode_contiguous, decode_paged take no --layers\n"),
+        (["kernels"], BenchOptions(configs=2), "add, copy, sum, softmax and 33 others take no --configs\n"),
+        (["add"], BenchOptions("cpu", (1,), ("NumPy",), ("2^9",), ("fp32",), rounds=3), ""),
+        ([], BenchOptions(layers=2), ""),
+    ):
+        if names:
+            assert command.run(names, options) == 0
+        else:
+            monkeypatch.setattr(command, "jobs", lambda *_: {})
+            assert command.run(names, options) == 0
+        assert capsys.readouterr().err == said
+
+
+def test_the_seed_of_random_shapes_is_printed() -> None:
+    names = ["add", "ragged_any", "ragged_multiples"]
+    assert runner.seed_lines(names, BenchOptions(), "gpu") == [
+        "seed 1 has drawn the shapes of ragged_any, ragged_multiples"
+    ]
+    assert runner.seed_lines(names, BenchOptions(seed=7), "gpu")[0].startswith("seed 7 has drawn")
+    assert runner.seed_lines(names, BenchOptions(seed=7), "cpu")[0].startswith("--seed has no effect on a CPU")
+    assert runner.seed_lines(names, BenchOptions(), "cpu") == runner.seed_lines(["add"], BenchOptions(), "gpu") == []
+    assert runner.seed_lines(names, BenchOptions(shapes=("64x64x64",)), "gpu") == []
+
+
 def test_an_interrupt_ends_all_and_what_was_measured_is_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

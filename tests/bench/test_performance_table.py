@@ -44,6 +44,15 @@ def test_a_run_gives_a_row_for_each_benchmark_and_peer() -> None:
     }
 
 
+def test_a_missing_file_of_results_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["performance.py", "add", str(tmp_path / "none.json")])
+    with pytest.raises(SystemExit, match="2"):
+        SCRIPT["main"]()
+    assert f"there is no file {tmp_path / 'none.json'}" in capsys.readouterr().err
+
+
 def test_times_of_a_cpu_are_refused() -> None:
     found = results()
     found["kernels"][0] |= {"threads": 2, "device": "a CPU"}

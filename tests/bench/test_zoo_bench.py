@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from blocknb.bench.zoo import cases, compare, process, run
+from blocknb.target import UnknownTarget
 
 
 class PretendProcess:
@@ -127,6 +128,12 @@ def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     with pytest.raises(ValueError, match="no library 'lige'; there are liger, fla"):
         run.chosen({}, run.ZooOptions(("lige",)), said.append)
+
+
+def test_an_unknown_target_is_refused_before_a_library_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "CompilerProcess", lambda *_: pytest.fail("it started a process"))
+    with pytest.raises(UnknownTarget, match="unknown target 'sm_9000'"):
+        run.compile_only(run.ZooOptions(), "sm_9000")
 
 
 def test_process_without_a_usable_context_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

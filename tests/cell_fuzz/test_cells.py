@@ -115,6 +115,11 @@ def test_an_interrupted_cell_ends_and_the_next_one_works(worker: Worker) -> None
     check(worker, "given", CellSequence(cells))
 
 
+def test_a_finding_that_does_not_exist_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.main(["fuzz", "--replay", str(tmp_path / "none.txt")]) == 2
+    assert capsys.readouterr().err == f"blocknb fuzz: there is no file {tmp_path / 'none.txt'}\n"
+
+
 @pytest.mark.full
 def test_the_command_reports_the_number_of_cells(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "cells.txt"

@@ -58,6 +58,40 @@ def test_an_assignment_of_a_file_loads_it_from_its_own_folder(
     assert str(tmp_path) not in text
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "there is no unit, exercise or file '{file}'; `blocknb learn list` shows all"),
+        ("x = 1\nimport blocknb.nowhere\n", "{file}, line 2: ModuleNotFoundError: No module named 'blocknb.nowhere'"),
+        ("def f(:\n", "{file}: "),
+        ("x = 1\n", "{file}: ValueError: {file} has no exercises: define EXERCISES"),
+    ],
+)
+@pytest.mark.parametrize("what", ["test", "assignment"])
+def test_a_file_without_exercises_is_one_error(
+    what: str, text: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.py"
+    if text is not None:
+        file.write_text(text)
+    assert main(["learn", what, str(file)]) == 1
+    found = capsys.readouterr().err
+    assert found.startswith("blocknb learn: " + said.replace("{file}", str(file)))
+    assert found.count("blocknb learn:") == 1 and "Traceback" not in found
+
+
+def test_points_and_folders_that_cannot_be_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for points in ("-1", "x", "nan", ""):
+        with pytest.raises(SystemExit, match="2"):
+            main(["learn", "assignment", "unit1", f"--points={points}", "-o", str(tmp_path / "a.ipynb")])
+        assert f"{points!r} is no number of points, such as 2 or 0.5" in capsys.readouterr().err
+    assert not (tmp_path / "a.ipynb").exists()
+    (tmp_path / "file").touch()
+    assert main(["learn", "start", "--no-browser", str(tmp_path / "file" / "course")]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("blocknb learn start: ") and said.endswith("name another folder\n")
+
+
 def test_the_list_has_the_exercises_of_all_units(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["learn", "list"]) == 0
     assert "add-1" in capsys.readouterr().out

@@ -206,6 +206,10 @@ def test_a_kernel_measures_itself_in_code(shell: Any, monkeypatch: pytest.Monkey
     for measure in (lambda: kernel.sweep(BLOCK=[64], baselines=own), lambda: kernel.bench(own)):
         with pytest.raises(LaunchError, match="a baseline is called add_up, as the kernel is"):
             measure()
+    wrong: Any = {"NumPy": 3}
+    for measure in (kernel.bench, kernel.roofline, lambda given: kernel.sweep(BLOCK=[64], baselines=given)):
+        with pytest.raises(LaunchError, match="the baseline NumPy is no function, but of type int"):
+            measure(wrong)
     bench = kernel.bench({"NumPy": lambda: np.add(x, 1)}, without=["coalesce"])
     assert [row["label"] for row in bench.records()] == ["add_up", "without coalesce", "NumPy"]
     history = kernel.history()

@@ -126,6 +126,18 @@ def test_a_comparison_needs_two_to_six_sides_that_were_compiled(compiled):
         blocknb.compare(compiled, compiled, labels=["a"])
 
 
+@pytest.mark.parametrize("item", [3, None, [], np.zeros(2)])
+def test_what_is_no_kernel_cannot_be_compared(compiled, item):
+    with pytest.raises(LaunchError, match=f"compare takes kernels, and got an object of type {type(item).__name__}"):
+        blocknb.compare(compiled, item)
+
+
+def test_a_name_needs_a_notebook(compiled, monkeypatch):
+    monkeypatch.setattr("IPython.core.getipython.get_ipython", lambda: None)
+    with pytest.raises(LaunchError, match="'double@1' names a kernel of a notebook, and this program runs in none"):
+        blocknb.compare(compiled, "double@1")
+
+
 def test_the_exported_page_is_one_file_with_all_texts(page, tmp_path, monkeypatch):
     folder = tmp_path / "blocknb"
     (folder / "viewer").mkdir(parents=True)

@@ -10,6 +10,13 @@ import pytest
 from blocknb.runtime import whole_files
 
 
+def test_a_missing_folder_is_an_error_with_the_path_of_the_user(tmp_path: Path) -> None:
+    path = tmp_path / "nowhere" / "card.html"
+    with pytest.raises(FileNotFoundError) as caught:
+        whole_files.write_text(path, "text")
+    assert caught.value.filename == str(path)
+
+
 def test_an_error_while_writing_leaves_the_former_file_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     Path("add.py").write_text(textwrap.dedent(SCRIPT))
+    Path("quiet.py").write_text("x = 1\n")
     return "add.py"
 
 
@@ -141,6 +142,10 @@ def test_source_lines_are_written_on_request(script, capsys) -> None:
         (("add.py:sub", "x=i32"), "add.py has no kernel sub; its kernels are: add, tuned"),
         (("add.py", "x=i32"), "add.py has several kernels"),
         (("add.py:add", "x"), "'x' is no NAME=VALUE"),
+        (("add.py:add", "x=*fp33", "y=*fp32", "out=*fp32", "n=i32", "BLOCK=16"), "x=*fp33 is no type; write *fp32 for"),
+        (("add.py:add", "x=*fp32:7", "y=*fp32", "out=*fp32", "n=i32", "BLOCK=16"), "x=*fp32:7 is no type"),
+        (("add.py:add", "x=*fp32", "y=*fp32", "out=*fp32", "n=i31", "BLOCK=16"), "n=i31 is no type"),
+        (("quiet.py",), "quiet.py launches no kernel; give the types"),
         (("add.py:tuned",), "add.py launches no kernel tuned; give the types"),
         (("add.py", "--emit", "ptx"), "there is no ptx for cpu"),
         (("add.py", "--edit", "simplify=none.ir"), "names no file with IR"),

@@ -150,8 +150,7 @@ def _measured(
     """Measures, prints and returns the rows of one session. An interrupt ends it and keeps its rows."""
     begin, rows, states = time.time(), [], [state()]
     print(f"\n{device}: {', '.join(f'{k} {v}' for k, v in versions().items())}; {_state_text(states[0])}", flush=True)
-    for peer, why in session.missing.items():
-        print(f"  {peer} left out: {why}")
+    print(*_remarks(names, options, session), sep="", end="", flush=True)
     try:
         for benchmark, cases in chosen(names, options, session.device):
             rows += _one(benchmark, cases, session, best)
@@ -175,6 +174,7 @@ def _measured(
         "date": time.strftime("%Y-%m-%dT%H:%M:%S"),
         "seconds": time.time() - begin,
         "clean_cache": session.clean_cache,
+        "seed": options.seed or 1,
         "versions": versions(),
         "missing": session.missing,
         "states": states,
@@ -194,6 +194,22 @@ def _measured(
         "sweeps": [asdict(sweep) for sweep in best.sweeps],
         "interrupted": session.cancelled,
     }
+
+
+def _remarks(names: Sequence[str], options: BenchOptions, session: MeasuringSession) -> list[str]:
+    """The indented lines above the first table: peers that are left out, and the seed of random shapes."""
+    missing = [f"{peer} left out: {why}" for peer, why in session.missing.items()]
+    return [f"  {line}\n" for line in (*missing, *seed_lines(names, options, session.device))]
+
+
+def seed_lines(names: Sequence[str], options: BenchOptions, device: str) -> list[str]:
+    """Which seed has drawn the shapes of benchmarks of random shapes; on a CPU, that a given seed draws none."""
+    drawn = [name for name in names if BENCHMARKS[name].drawn]
+    if not drawn or options.shapes or (device == "cpu" and options.seed is None):
+        return []
+    if device == "cpu":
+        return [f"--seed has no effect on a CPU: the sizes of {', '.join(drawn)} are fixed there"]
+    return [f"seed {options.seed or 1} has drawn the shapes of {', '.join(drawn)}"]
 
 
 def _one(

@@ -14,6 +14,7 @@ from blocknb.bench.zoo import compare
 from blocknb.bench.zoo.cases import LIBRARIES, missing
 from blocknb.bench.zoo.process import OURS, TRITON, CompilerProcess
 from blocknb.errors import Unsupported
+from blocknb.target import Target
 
 REPEATS = 5  # measurements of a case in one turn of a compiler
 
@@ -130,7 +131,10 @@ def one_case(workers: dict[str, CompilerProcess], case: str, options: ZooOptions
 def compile_only(
     options: ZooOptions, target: str, say: Callable[[str], None] = print, compiler: str = OURS
 ) -> list[Row]:
-    """Compiles the kernels of all cases for a target. Nothing runs, so it needs no GPU. Returns a row per kernel."""
+    """Compiles the kernels of all cases for a target. Nothing runs, so it needs no GPU. Returns a row per kernel.
+
+    Raises UnknownTarget for the name of no target, and ValueError for an unknown library."""
+    Target.parse(target)
     worker = CompilerProcess(compiler, options.configs, options.limit, target)
     rows: list[Row] = []
     try:
