@@ -74,13 +74,13 @@ AMPERE = (
     TileCandidate(64, 64, 4, 4, 0.55, 50),
     TileCandidate(32, 32, 2, 4, 0.25, 50),
 )
-#: Tiles on a CPU. Copying an operand to scratch memory costs a share of the time that falls with the tile's other side. More than 128
-#: steps of K of a panel of B do not stay in the L1 cache: 256 steps took up to 4 % longer.
-ON_HOST = tuple(itertools.product((64, 128, 256), (128, 256, 512), (64, 128)))
-COPIES, STEP = (
-    13.6,
-    5.9,
-)  # the share of a side of one element, and that of a step of K; measured at 1000 and 1024 cubed in fp32
+#: Tiles on a CPU, whose sums stay in the L2 cache. Copying an operand to scratch memory costs a share of the time that falls with the
+#: tile's other side. More than 128 steps of K of a panel of B do not stay in the L1 cache: 256 steps took up to 4 % longer.
+ON_HOST = tuple(
+    tile for tile in itertools.product((64, 128, 256, 512), (128, 256, 512), (64, 128)) if tile[0] * tile[1] <= 1 << 17
+)
+#: What copying an element of A and one of B takes, and the start of a step of K, in multiply-adds; measured at 1000 cubed in fp32.
+COPY_A, COPY_B, STEP = 10.0, 13.3, 5.9
 HOST_ROWS, HOST_COLUMNS = 8, 32  # of a register tile; the product ends after the last one that it needs
 
 
@@ -95,7 +95,7 @@ def _on_host(m: int, n: int, k: int, batch: int) -> tuple[int, int, int]:
         tiles = -(-m // tile[0]) * -(-n // tile[1]) * batch
         turns = -(-tiles // threads)
         products = max(turns * area / tiles, min(area, tile[0] * tile[1]))
-        return (products + turns * COPIES * (tile[0] + tile[1])) * (1 + STEP / min(tile[2], max(k, 1)))
+        return (products + turns * (COPY_A * tile[0] + COPY_B * tile[1])) * (1 + STEP / min(tile[2], max(k, 1)))
 
     return min(ON_HOST, key=time)
 

@@ -37,6 +37,14 @@ def test_a_product_of_any_size_is_exact(shape, tile):
     assert bounded(matmul_kernel) == "mnk"
 
 
+@pytest.mark.parametrize("columns", [1, 8, 15, 16, 17, 31, 32, 33, 48, 49, 64])
+def test_a_last_panel_that_is_half_empty_is_exact(columns):
+    a, b, out = nested((70, 70), 0), nested((70, columns), 1), nested((70, columns), 2)
+    ready.matmul_pointers(a, b, out, tile=(64, 64, 64))
+    np.testing.assert_array_equal(out, a @ b)
+    assert np.isnan(out.base).sum() == out.base.size - 70 * columns
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_operands_of_other_dtypes_are_bounded(dtype):
     a, b = (nested((70, 70), seed).astype(dtype) for seed in (0, 1))
@@ -104,7 +112,8 @@ def test_a_product_in_a_loop_prefetches_the_tiles_of_the_next_iteration():
     a, b, out = np.ones((100, 300), np.float32), np.ones((300, 100), np.float32), np.empty((100, 100), np.float32)
     ready.matmul_pointers(a, b, out, tile=(64, 64, 64))
     text = matmul_kernel.latest.trace.llvm
-    assert text.count("call void @llvm.prefetch.p0") == 2
+    # Prefetches for reading to the L2 cache: of two tiles, in the loops over whole and over half panels.
+    assert text.count(", i32 0, i32 2, i32 1)") == 4
     found = [note.text for note in matmul_kernel.latest.trace.notes if "fetches the next tile" in note.text]
     assert len(found) == 2
 

@@ -1,4 +1,4 @@
-"""Row prefetch on the CPU: it fetches exactly the cache lines that the next program or iteration loads."""
+"""Row prefetch on the CPU: it fetches exactly the cache lines that the next program or iteration loads, or that later stores write."""
 
 import itertools
 import re
@@ -29,16 +29,16 @@ define internal void @fetched(ptr %place) noinline nounwind {{
 """
 
 
-HINT = re.compile(r", i32 0, i32 [23], i32 1\)")  # a read, to the L2 or to the L1 cache
+READ, WRITE = r"i32 0, i32 [23], i32 1\)", r"i32 1, i32 3, i32 1\)"  # to the L2 or to the L1 cache
 
 
-def fetched(k, programs, target="cpu", **arguments):
-    """Runs the programs in order; returns the addresses of all prefetches."""
+def fetched(k, programs, target="cpu", hint=READ, **arguments):
+    """Runs the programs in order; returns the addresses of all prefetches for reading, or of those with another hint."""
     parsed, log = Target.parse(target), np.zeros(1 << 14, np.int64)
     func = parse(k.source, {n: argument(k, n, v) for n, v in arguments.items()}, {})
     module = cpu.generate(passes.run(func, parsed, passes.optional())[0], parsed)
-    head, *calls = module.text.split("call void @llvm.prefetch.p0(ptr ")
-    text = head + "".join("call void @fetched(ptr " + HINT.sub(")", call, count=1) for call in calls)
+    call = rf"call void @llvm\.prefetch\.p0\(ptr ([^,]+), {hint}"
+    text = re.sub(call, r"call void @fetched(ptr \1)", module.text)
     made = llvm.compile_cpu(text + LOG.format(at=log.ctypes.data), parsed).result()
     parameters = [(hint.name, value.type.dtype) for hint, value in zip(func.hints, func.params, strict=True)]
     native = HostKernel(made.object, module.entry, parameters, module.sites, module.scratch_bytes, True)
@@ -166,3 +166,41 @@ def test_a_product_prefetches_the_tiles_of_the_next_iteration(k, n, m):
     for step in range(1, steps - 1):  # the first iteration does not know the distance
         expected = lines_of(a, 0, m, (step + 1) * k, k) | lines_of(b, (step + 1) * k, k, 0, n)
         assert set(found[step * size : (step + 1) * size]) == expected
+
+
+@kernel
+def transposed(x, y, columns, M: tl.constexpr, N: tl.constexpr):
+    rows, inner = tl.arange(0, M), tl.arange(0, N)
+    v = tl.load(x + inner[None, :] * M + rows[:, None])
+    tl.store(y + rows[:, None] * columns + inner[None, :], v)
+
+
+def test_rows_that_are_stored_from_scratch_memory_are_prefetched_two_rows_ahead():
+    m, n, columns = 32, 128, 1000
+    x, y = np.zeros(n * m, np.float32), np.zeros(40 * columns + 16, np.float32)
+    y = y[-y.ctypes.data % 64 // 4 :]
+    found = fetched(transposed, 1, hint=WRITE, x=x, y=y, columns=columns, M=m, N=n)
+    row = lines(0, 4 * n)
+    assert found == [y.ctypes.data + 4 * columns * (r + 2) + at for r in range(m) for at in row]
+
+
+@pytest.mark.parametrize(("m", "n"), [(8, 128), (32, 32), (32, 2048)])
+def test_few_short_or_long_rows_are_stored_without_prefetches(m, n):
+    x, y = np.zeros(n * m, np.float32), np.zeros(m * n, np.float32)
+    assert fetched(transposed, 1, hint=WRITE, x=x, y=y, columns=n, M=m, N=n) == []
+
+
+@pytest.mark.parametrize(("n", "m"), [(128, 128), (512, 64), (64, 256)])
+def test_a_microkernel_prefetches_the_next_accumulators_of_a_large_result(n, m):
+    a, b, out = np.zeros((3, 1 << 18), np.float32)
+    found = fetched(multiplied, 1, hint=WRITE, a=a, b=b, out=out, stride=512, n=1, K=32, N=n, M=m)
+    stored = range(out.ctypes.data, out.ctypes.data + out.nbytes)
+    scratch = {at // 64 for at in found if at not in stored}
+    machine = TargetFeatures.of(Target.parse("cpu"))
+    rows = min(m, machine.vector_registers // 4)
+    assert len(scratch) >= (m - rows) * n * 4 // 64  # all register tiles but the first row of them
+
+
+def test_a_microkernel_of_a_small_result_prefetches_no_accumulators():
+    a, b, out = np.zeros((3, 1 << 18), np.float32)
+    assert fetched(multiplied, 1, hint=WRITE, a=a, b=b, out=out, stride=512, n=1, K=32, N=32, M=8) == []

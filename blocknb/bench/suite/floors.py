@@ -110,7 +110,7 @@ FLOORS = (
     Floor("gpu", tuple(one.name for one in kinds.BENCHMARKS), TRITON, 0.95, 1.10, label="kinds of public kernels"),
     Floor("gpu", ("gemm_fp8",), TORCH, 0.85, 1.00),
     Floor("gpu", ("gemm_tf32",), TORCH, 0.85, 1.00),
-    Floor("cpu", ("gemm_plain",), NUMPY, 0.75, 0.95),
+    Floor("cpu", ("gemm_plain",), NUMPY, 0.85, 0.95),
 )
 
 

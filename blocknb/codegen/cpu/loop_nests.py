@@ -36,6 +36,10 @@ class LoopNestEmitter(NestPlanner):
         origin = {loop: "0" for loop in range(len(nest.shape)) if loop != nest.axis}
         prefetch.prepare(lambda: self._analysis(nest, origin, self.options.uses("loop_versioning")))
         outer = [loop for loop in range(len(nest.shape)) if loop != nest.axis]
+        if self.options.uses("row_prefetch"):
+            prefetch.prepare_stores(
+                nest, lambda row: self._analysis(nest, {outer[0]: row}, self.options.uses("loop_versioning"))
+            )
         self._outer(nest, outer, lambda: self._row(nest, reductions, prefetch))
         for r in reductions.values():
             r.done()

@@ -1,28 +1,24 @@
-"""`dot` as a register microkernel over tiles in scratch.
+"""`dot` as a register microkernel over tiles in scratch (see `microkernel_loops`).
 
-A tile of MR x NR accumulators stays in vector registers while k runs. At each k, the code loads one row of B as vectors. It broadcasts each
-of the MR elements of A's column, and multiplies it with the row. B is stored in panels of NR columns, so its rows are contiguous; the loop
-that makes B writes the panels. A may have any strides, because its elements are read one at a time. Tiles are powers of two, so NR is too.
-Two vectors and 8 rows take 16 of the 32 registers of AVX-512 or NEON; two vectors and 4 rows take 8 of the 16 of AVX2. Both have more
-accumulators than the latency of a fused multiply-add in cycles. Source: Goto & van de Geijn, "Anatomy of High-Performance Matrix
-Multiplication" (ACM TOMS 2008).
+B is stored in panels of NR columns, so its rows are contiguous; the loop that makes B writes the panels. A may have any strides, because
+its elements are read one at a time. Tiles are powers of two, so NR is too. Two vectors and 8 rows take 16 of the 32 registers of AVX-512 or
+NEON; two vectors and 4 rows take 8 of the 16 of AVX2. Both have more accumulators than the latency of a fused multiply-add in cycles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from blocknb.codegen.cpu.buffers import ScratchBuffer
 from blocknb.codegen.cpu.builder import KernelBuilder
 from blocknb.codegen.cpu.context import VersionContext, VersionPart, lowers
 from blocknb.codegen.cpu.copies import TileCopies
 from blocknb.codegen.cpu.dataflow import Dataflow, Index, identity
+from blocknb.codegen.cpu.microkernel_loops import MicrokernelLoops, MicrokernelShape
 from blocknb.codegen.cpu.product_bounds import ProductBounds
-from blocknb.codegen.cpu.tile_prefetch import NextTile, PrefetchSchedule, TilePrefetch
-from blocknb.codegen.scalar_math import casts, narrow_floats
+from blocknb.codegen.cpu.tile_prefetch import TilePrefetch
 from blocknb.codegen.scalar_math.instructions import InstructionBuilder, TargetFeatures
-from blocknb.codegen.scalar_math.register_types import SIZES, constant, register_type
+from blocknb.codegen.scalar_math.register_types import SIZES, register_type
 from blocknb.codegen.text import Writer, vector_type
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
@@ -89,9 +85,9 @@ class Dots(VersionPart):
         name += "".join(f".{letter}" for letter, is_bounded in zip("mnk", bounded, strict=True) if is_bounded)
         if name not in self.code.helpers:
             self.code.helpers[name] = ""
-            self.code.helpers[name] = _microkernel(
-                self.code, op, name, (m, n, k), (strides_m, strides_k), a, zero, fetched, bounded
-            )
+            shape = MicrokernelShape(m, n, k, mr, nr, lanes)
+            loops = MicrokernelLoops(self.code, shape, accumulator, a, (strides_m, strides_k), fetched, bounded, zero)
+            self.code.helpers[name] = loops.function(name)
         places = ", ".join(f"ptr {self.tiles.base(x)}" for x in (c, a, b))
         places += "".join(f", i64 {tile.address}, i64 {tile.stride}" for tile in fetched)
         places += "".join(f", i64 {end}" for end, is_bounded in zip(ends, bounded, strict=True) if is_bounded)
@@ -215,91 +211,3 @@ def _transpose_function(
             w.do(f"store {ty} {row}, ptr {at}, align {SIZES[element]}")
     signature = "ptr noalias %to, ptr noalias readonly %from"
     return w.function(f"internal void @{name}({signature}) noinline nounwind", "ret void")
-
-
-def _microkernel(
-    outer: KernelBuilder,
-    op: Op,
-    name: str,
-    sizes: tuple[int, int, int],
-    strides: tuple[int, int],
-    a: ScratchBuffer,
-    zero: bool,
-    fetched: Sequence[NextTile],
-    bounded: Sequence[bool],
-) -> str:
-    """Writes the function that multiplies operands of these sizes: loops over tiles of MR x NR accumulators, and over k inside.
-
-    It prefetches the tiles `fetched` meanwhile. The extents along m, n and k that are `bounded` are arguments."""
-    m, n, k = sizes
-    code = InstructionBuilder(Writer(), outer.machine, outer.helpers)
-    w = code.w
-    mr, nr, lanes = register_tile(outer.machine, op)
-    accumulator = op.results[0].type.dtype
-    element = register_type(accumulator)
-    vector = vector_type(element, lanes)
-    aligned = f"align {min(lanes * SIZES[element], 64)}"
-    # The accumulators are stack slots, which LLVM (SROA) promotes to vector registers.
-    sums = [[w.slot(vector, "c") for _ in range(nr // lanes)] for _ in range(mr)]
-
-    schedule = PrefetchSchedule(code, fetched, m // mr * (n // nr), k)
-
-    def at(base: str, index: str, unit: str) -> str:
-        return w.value(f"getelementptr inbounds {unit}, ptr {base}, i64 {index}")
-
-    rows, columns, steps = (
-        f"%{x}" if is_bounded else str(size) for x, is_bounded, size in zip("mnk", bounded, sizes, strict=True)
-    )
-    with w.counted("0", columns, nr, "n") as column:
-        panel = at("%b", code.i64("mul", column, str(k)), element)
-        with w.counted("0", rows, mr, "m") as row:
-            corner = at("%c", code.i64("add", code.i64("mul", row, str(n)), column), element)
-            places = [[at(corner, str(i * n + j * lanes), element) for j in range(nr // lanes)] for i in range(mr)]
-            first = at("%a", code.i64("mul", row, str(strides[0])), a.element)
-            for i in range(mr):
-                for j in range(nr // lanes):
-                    start = constant(0, accumulator, lanes)
-                    if not zero:
-                        start = w.value(f"load {vector}, ptr {places[i][j]}, {aligned}")
-                    w.do(f"store {vector} {start}, ptr {sums[i][j]}")
-            with w.counted("0", str(schedule.parts), 1, "part") as part:
-                if fetched:
-                    number = code.i64("mul", code.i64("udiv", column, str(nr)), str(m // mr))
-                    schedule.fetch(code.i64("add", number, code.i64("udiv", row, str(mr))), part)
-                begin = code.i64("mul", part, str(k // schedule.parts))
-                end = code.i64("add", begin, str(k // schedule.parts))
-                end = code.i64_least(end, steps) if bounded[2] else end
-                with w.counted(begin, end, 1, "k") as depth:
-                    line = at(panel, code.i64("mul", depth, str(nr)), element)
-                    starts = (at(line, str(j * lanes), element) for j in range(nr // lanes))
-                    bs = [w.value(f"load {vector}, ptr {start}, {aligned}") for start in starts]
-                    along = at(first, code.i64("mul", depth, str(strides[1])), a.element)
-                    for i in range(mr):
-                        x = w.value(f"load {a.element}, ptr {at(along, str(i * strides[0]), a.element)}")
-                        x = code.splat(_widen(code, x, a.dtype, accumulator), element, lanes)
-                        for j, y in enumerate(bs):
-                            old = w.value(f"load {vector}, ptr {sums[i][j]}")
-                            w.do(
-                                f"store {vector} {_multiply_add(code, x, y, old, accumulator, lanes)}, ptr {sums[i][j]}"
-                            )
-            for i in range(mr):
-                for j in range(nr // lanes):
-                    total = narrow_floats.rounded(code, w.value(f"load {vector}, ptr {sums[i][j]}"), accumulator, lanes)
-                    w.do(f"store {vector} {total}, ptr {places[i][j]}, {aligned}")
-    signature = f"ptr noalias %c, ptr noalias readonly %a, ptr noalias readonly %b{schedule.parameters}"
-    signature += "".join(f", i64 %{x}" for x, is_bounded in zip("mnk", bounded, strict=True) if is_bounded)
-    return w.function(f"internal void @{name}({signature}) noinline nounwind", "ret void")
-
-
-def _widen(code: InstructionBuilder, x: str, dtype: Any, accumulator: DType) -> str:
-    if dtype.is_float and accumulator.is_float:
-        have, want = register_type(dtype), register_type(accumulator)
-        return x if have == want else code.convert("fpext", x, have, want, 1)
-    return casts.cast(code, x, dtype, accumulator, 1)
-
-
-def _multiply_add(code: InstructionBuilder, x: str, y: str, total: str, dtype: DType, lanes: int) -> str:
-    element = register_type(dtype)
-    if dtype.is_float:
-        return code.fma(x, y, total, element, lanes)
-    return code.binary("add", total, code.binary("mul", x, y, element, lanes), element, lanes)

@@ -8,7 +8,7 @@ from blocknb.codegen.scalar_math.instructions import TargetFeatures
 
 #: Optimizations that can be switched off. If one fails, the kernel is compiled without it. Tests compare results with and without each.
 OPTIMIZATIONS = (
-    "row_prefetch",  # prefetches the rows of the next program, and the tiles of a product's next iteration
+    "row_prefetch",  # prefetches the rows of the next program, a product's next tiles, and rows that are stored
     "nontemporal_stores",  # large results bypass the cache, where the pass of this name marked their stores
     "mask_bounds",  # loops end where the masks end, also those of products
     "loop_versioning",  # a second version of a loop, for offsets that wrap around

@@ -1,10 +1,13 @@
-"""Software prefetch: while one program computes, the cache fetches the rows that the next program will load.
+"""Software prefetch: while one program computes, the cache fetches the rows that the next program will load, or that later stores write.
 
 A kernel over rows loads a row, computes for a while, and stores it, so the memory idles half of the time. A row is too short for the
 hardware prefetcher to run far ahead, and too long for out-of-order execution to reach the next one. So a later loop nest prefetches
 the row of the next program, preferably a nest that accesses no arrays. The prefetch assumes that addresses advance by the same distance
 each time, so it needs no analysis. A wrong address costs only the prefetch, which cannot fault. Source of the technique: Callahan,
 Kennedy & Porterfield, "Software prefetching" (ASPLOS 1991).
+
+A nest that writes a tile from scratch memory to short rows of an array waits for each line that it stores to. It prefetches them for
+writing, some rows ahead.
 """
 
 from __future__ import annotations
@@ -12,12 +15,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from blocknb.codegen.cpu.buffers import LINE
 from blocknb.codegen.cpu.builder import KernelBuilder
 from blocknb.codegen.cpu.dataflow import PLAIN_ACCESSES, Dataflow, identity
 from blocknb.codegen.cpu.fusion import FusionNode
-from blocknb.codegen.cpu.nests import cost
+from blocknb.codegen.cpu.nests import LoopNest, cost
 from blocknb.codegen.cpu.uniformity import AddressAnalysis, Strided, UniformityAnalysis
 from blocknb.codegen.cpu.vectors import VectorBody
 from blocknb.ir.core import Op, Value
@@ -27,6 +31,17 @@ from blocknb.trace import Notes
 LEAST, MOST = 512, 1 << 17
 LOADS = 3  # per block: the memory serves no more streams well
 COST = 3  # the least cost of a nest that has time for prefetches
+ROWS_AHEAD = 2  # how far a store's rows are prefetched
+LEAST_ROWS = 8 * ROWS_AHEAD  # of a store: the last rows prefetch lines that the nest does not write
+STORED = range(256, 4096 + 1)  # bytes of a store's row: the hardware prefetches the lines of longer ones
+
+
+class NextRow(NamedTuple):
+    """A row to prefetch: its i64 address, the bytes of an element, and whether the row will be stored."""
+
+    address: str
+    element: int
+    stored: bool = False
 
 
 def plan(program: Dataflow, addresses: AddressAnalysis, nodes: Sequence[FusionNode]) -> dict[FusionNode, list[Op]]:
@@ -67,7 +82,7 @@ def _idle_rank(node: FusionNode) -> tuple[bool, int]:
 
 
 class RowPrefetch:
-    """The prefetches of one loop nest. `steps` has, for each load, how far its next address lies from this one, in bytes."""
+    """The prefetches of one loop nest. `steps` has, for each access, how far the prefetched address lies from this one, in bytes."""
 
     def __init__(self, ops: Sequence[Op], code: KernelBuilder, notes: Notes):
         self.ops, self.code, self.notes = ops, code, notes
@@ -89,25 +104,37 @@ class RowPrefetch:
             self.steps[op] = c.select(c.w.value(f"icmp eq i64 {before}, 0"), "0", step, "i64", 1)
             self.notes(op, "software prefetch: the next program or iteration finds its row in the cache")
 
-    def next_rows(self, forms: UniformityAnalysis) -> list[tuple[str, int]]:
-        """For each load: the address of the row that the next program or iteration loads, and the bytes of an element.
+    def prepare_stores(self, nest: LoopNest, forms_of_row: Callable[[str], UniformityAnalysis]) -> None:
+        """Before all loops: computes the distance between rows that the nest stores from scratch memory."""
+        rows = [size for loop, size in enumerate(nest.shape) if loop != nest.axis]
+        if nest.axis is None or len(rows) != 1 or rows[0] < LEAST_ROWS or any(op.name == "load" for op in nest.ops):
+            return
+        for op in nest.ops:
+            element = op.args[0].type.dtype.element.bytes if op.name == "store" else 0
+            if nest.size * element not in STORED:
+                continue
+            first, second = (forms_of_row(number).of_operand(op.args[0]) for number in "01")
+            if isinstance(first, Strided) and isinstance(second, Strided) and first.step == second.step == element:
+                distance = self.code.i64("sub", second.base, first.base)
+                self.steps[op] = self.code.i64("mul", distance, str(ROWS_AHEAD))
+                self.notes(op, f"software prefetch: fetches the lines of the row {ROWS_AHEAD} rows ahead")
 
-        The version of a row that wraps around is not contiguous, and has no prefetches.
-        """
+    def next_rows(self, forms: UniformityAnalysis) -> list[NextRow]:
+        """The rows to prefetch while this row is computed. A row that wraps around is not contiguous, and has no prefetches."""
         found = []
         for op, step in self.steps.items():
             if isinstance(form := forms.of_operand(op.args[0]), Strided):
-                found.append((self.code.i64("add", form.base, step), form.step))
+                found.append(NextRow(self.code.i64("add", form.base, step), form.step, op.name == "store"))
         return found
 
-    def fetch(self, rows: Sequence[tuple[str, int]], body: VectorBody) -> None:
+    def fetch(self, rows: Sequence[NextRow], body: VectorBody) -> None:
         """Prefetches the cache lines of one vector."""
         c = self.code
-        for base, size in rows:
+        for base, size, stored in rows:
             length = body.width * size
-            if length < LINE and body.number % (LINE // length):
+            if (length < LINE and body.number % (LINE // length)) or (stored and body.streaming):
                 continue
             at = c.i64("add", base, c.i64("mul", body.position, str(size)))
             for line in range(0, length, LINE):
                 place = c.pointer(c.i64("add", at, str(line)) if line else at)
-                c.w.do(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
+                c.w.do(f"call void @llvm.prefetch.p0(ptr {place}, i32 {int(stored)}, i32 3, i32 1)")

@@ -17,7 +17,7 @@ from blocknb.codegen.cpu.nests import LoopNest
 from blocknb.codegen.cpu.nontemporal_stores import NontemporalStores
 from blocknb.codegen.cpu.reductions import Reduction
 from blocknb.codegen.cpu.row_accesses import RowAccesses
-from blocknb.codegen.cpu.row_prefetch import RowPrefetch
+from blocknb.codegen.cpu.row_prefetch import NextRow, RowPrefetch
 from blocknb.codegen.cpu.tiles import to_buffer
 from blocknb.codegen.cpu.uniformity import Prefix, UniformityAnalysis
 from blocknb.codegen.cpu.vectors import VectorBody
@@ -40,7 +40,7 @@ class RowLoops(VersionPart):
         self.accesses = RowAccesses(context, forms)
         self.lowerings = lowering_table(self.accesses)
         self._starts: dict[Value, tuple[str, int]] = {}  # of each output: the pointer to position 0, and the stride
-        self._prefetched: list[tuple[str, int]] = []
+        self._prefetched: list[NextRow] = []
 
     def emit(self, nontemporal: NontemporalStores, ends_at_masks: bool = False) -> None:
         """Emits the row. With `ends_at_masks` it ends at its masks, if it may end there."""
