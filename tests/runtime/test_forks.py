@@ -157,11 +157,15 @@ def test_a_child_does_not_wait_for_the_workers_of_its_parent(tmp_path):
     """The parent's worker is busy. The child starts its own worker, and the parent still receives its result."""
     runs(
         """
-        from blocknb.codegen import llvm
+        from blocknb.codegen.process import WorkerProcess
+
+        def call(process, job, call=WorkerProcess.call):
+            arrived.set()
+            return call(process, job)
+
+        WorkerProcess.call = call
         thread = aside(lambda: check(sorted_often, sorts))
-        while not llvm.shared()._running:
-            assert thread.is_alive()
-            time.sleep(0.001)
+        assert arrived.wait(CHILD_S)
         children = [forked(lambda: check(sorted_often, sorts), lambda: check(shifted, lambda x: x + 5))]
         thread.join()
         check(sorted_often, sorts)
