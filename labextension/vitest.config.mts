@@ -6,7 +6,7 @@ export default defineConfig({
     environment: 'jsdom',
     include: ['tests/**/*.test.ts'],
     setupFiles: ['tests/setup.ts'],
-    testTimeout: 30_000,
+    testTimeout: 180_000,
     isolate: false,
   },
 });

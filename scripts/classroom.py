@@ -7,8 +7,9 @@ waits until the last one is ready, and runs the notebook in all of them. Then it
 - the average kernel's RSS, PSS and private memory;
 - the wall time, and the CPU time of all these processes;
 - the median and the slowest time of each cell, as the learners wait for it;
-- the processes that are left two seconds after the kill;
-- the files that are left: temporary ones of the learners, and new ones in /dev/shm and in the temporary folder of the system;
+- the processes that are left two seconds (`--grace`) after the kill;
+- the files that are left: temporary ones of the learners, and new ones in /dev/shm and in the temporary folder of the system (other
+  programs may make some there meanwhile: `--memory` names another folder than /dev/shm, and TMPDIR another temporary folder);
 - with `--shared`, how many compiled kernels of the shared cache a learner had to compile anyway.
 
 Memory is the sum of proportional set sizes (PSS). In it, a page that n processes share counts 1/n for each of them. `--shared` first builds
@@ -48,7 +49,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PR_SET_CHILD_SUBREAPER = 36
 MARK = "BLOCKNB_CLASSROOM"  # an environment variable by which the script recognises the processes of a run
 INTERVAL_S = 2.0  # between two samples of memory
-GRACE_S = 2.0  # until all processes of a killed kernel must have ended
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -111,17 +111,17 @@ class Observer:
             made.threads += int(stat[17])
         return made
 
-    def shared_memory(self) -> set[str]:
-        """The files in /dev/shm that the processes have open or mapped."""
+    def shared_memory(self, folder: Path) -> set[str]:
+        """The files in `folder`, as /dev/shm, that the processes have open or mapped."""
         found = set()
         for pid in self.processes():
             with contextlib.suppress(OSError):  # it has ended meanwhile
                 rows = Path(f"/proc/{pid}/maps").read_text().splitlines()
-                found.update(row.split(maxsplit=5)[5] for row in rows if "/dev/shm/" in row)
+                found.update(row.split(maxsplit=5)[5] for row in rows if f"{folder}/" in row)
                 for link in Path(f"/proc/{pid}/fd").iterdir():
                     with contextlib.suppress(OSError):  # it has closed the file
                         found.add(os.readlink(link))
-        return {name for name in found if name.startswith("/dev/shm/")}
+        return {name for name in found if name.startswith(f"{folder}/")}
 
     def _run(self) -> None:
         while not self._ended.wait(INTERVAL_S):
@@ -223,7 +223,7 @@ async def lesson(options: argparse.Namespace, work: Path, mark: str, shared: str
         manager = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=str(sockets / "k"))
         manager.connection_file = str(sockets / "connection.json")
         learners.append(Learner(manager, notebook))
-    observer, before = Observer(mark), elsewhere()
+    observer, before = Observer(mark), elsewhere(options.memory)
     try:
         return await observed(options, work, shared, learners, observer, before)
     finally:  # also if a kernel did not start
@@ -251,10 +251,10 @@ async def observed(
         finished = time.perf_counter()
         after = resource.getrusage(resource.RUSAGE_SELF)
         last = await asyncio.to_thread(observer.sample)
-        opened = observer.shared_memory()
+        opened = observer.shared_memory(options.memory)
     kernels, killed = kill(learners), time.perf_counter()
     # Not manager.shutdown_kernel: it kills the whole process group, and so the compiler workers, which have to end by themselves.
-    while (left := sorted(observer.processes())) and time.perf_counter() < killed + GRACE_S:
+    while (left := sorted(observer.processes())) and time.perf_counter() < killed + options.grace:
         await asyncio.sleep(0.05)
     seconds = time.perf_counter() - killed
     report_memory(observer, idle, last, kernels)
@@ -264,7 +264,7 @@ async def observed(
         f"and their workers {idle.cpu:.1f} s and {last.cpu - idle.cpu:.1f} s (and {client:.1f} s of this script)"
     )
     report_cells(learners)
-    nothing = report_left(left, left_files(work, before, opened), seconds)
+    nothing = report_left(left, left_files(work, elsewhere(options.memory) - before, opened), seconds)
     used = report_shared(work, Path(shared)) if shared else True
     if observer.error:
         print(f"memory was not sampled to the end: {observer.error}")
@@ -317,20 +317,20 @@ def report_cells(learners: list[Learner]) -> None:
     print(f"{sum(not one.error for one in learners)} of {len(learners)} kernels ran all cells")
 
 
-def elsewhere() -> set[str]:
-    """The files in /dev/shm, and those of blocknb in the temporary folder of the system."""
-    found = {str(path) for path in Path("/dev/shm").iterdir()} if os.path.isdir("/dev/shm") else set()
+def elsewhere(memory: Path) -> set[str]:
+    """The files in `memory`, as /dev/shm, and those of blocknb in the temporary folder of the system."""
+    found = {str(path) for path in memory.iterdir()} if memory.is_dir() else set()
     return found | {str(path) for path in Path(tempfile.gettempdir()).iterdir() if "blocknb" in path.name}
 
 
-def left_files(work: Path, before: set[str], opened: set[str]) -> list[str]:
-    """The remains of the kernels: temporary files, files of the caches that were not renamed, and new files elsewhere."""
+def left_files(work: Path, new: set[str], opened: set[str]) -> list[str]:
+    """The remains of the kernels: temporary files, files of the caches that were not renamed, and `new` files elsewhere."""
     own = list(work.glob("user*/tmp/**/*"))
     own += [
         path for path in work.glob("user*/**/.*") if ".new" in path.name and "tmp" not in path.relative_to(work).parts
     ]
     return [str(path.relative_to(work)) for path in own] + sorted(
-        (elsewhere() - before) | {name for name in opened if os.path.exists(name)}
+        new | {name for name in opened if os.path.exists(name)}
     )
 
 
@@ -371,6 +371,12 @@ def main() -> int:
     parser.add_argument("--kernels", type=int, default=30, metavar="N", help="the number of kernels (30)")
     parser.add_argument("--notebook", type=Path, default=ROOT / "notebooks" / "course" / "01_blocks.ipynb")
     parser.add_argument("--shared", action="store_true", help="build a shared cache first")
+    parser.add_argument(
+        "--grace", type=float, default=2.0, metavar="S", help="seconds until all processes must have ended (2)"
+    )
+    parser.add_argument(
+        "--memory", type=Path, default=Path("/dev/shm"), metavar="FOLDER", help="where files of shared memory are"
+    )
     options = parser.parse_args()
     if options.kernels < 1 or not options.notebook.is_file():
         parser.error("--kernels is 1 or more" if options.kernels < 1 else f"there is no file {options.notebook}")

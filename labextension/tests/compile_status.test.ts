@@ -5,6 +5,7 @@ import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import { expect, test, vi } from 'vitest';
 
 import { PROGRESS_MIME, ProgressRenderer } from '../src/lab/progress';
+import { PATIENT } from './fixtures';
 
 // jsdom has no drag events, which the real module needs when it is loaded.
 vi.mock('@lumino/widgets', () => ({
@@ -33,7 +34,7 @@ test('interrupts the kernel of its notebook, and says if that fails', async () =
   const interrupt = vi.fn().mockRejectedValue(new Error('403'));
   const status = clicked({ interrupt }).node.querySelector('[role=status]')!;
   expect(interrupt).toHaveBeenCalledTimes(1);
-  await vi.waitFor(() => expect(status.textContent).toBe('The interrupt failed: 403'));
+  await vi.waitFor(() => expect(status.textContent).toBe('The interrupt failed: 403'), PATIENT);
 });
 
 test('names the menu if there is no kernel', () => {

@@ -42,7 +42,7 @@ export function shown(doc: Document, host: Host = saved): Shown {
 }
 
 /** The time limit of waits. Only a loaded machine needs more than a few milliseconds. */
-export const PATIENT = { timeout: 20_000, interval: 10 };
+export const PATIENT = { timeout: 60_000, interval: 10 };
 
 /** Waits until a value satisfies a condition. Fails with the last value. */
 export async function until<T>(get: () => T, holds: (value: T) => boolean = Boolean): Promise<T> {

@@ -20,7 +20,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-PATIENCE = 60.0  # seconds; only a loaded machine needs more than a few
+PATIENCE = 120.0  # seconds; only a loaded machine needs more than a few
 
 
 def find() -> str | None:
@@ -91,7 +91,7 @@ class Browser:
             assert self.process.stdin
             self.process.stdin.close()
             try:
-                self.process.wait(20)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.kill()
 

@@ -23,6 +23,11 @@ window.blocknb = {
     await panel.sessionContext.session?.kernel?.info;
   },
 
+  /** Closes the dialogs that a failed test has left open. */
+  dismiss() {
+    document.querySelectorAll('.jp-Dialog .jp-mod-reject').forEach((button) => button.click());
+  },
+
   async create() {
     const panel = await jupyterapp.commands.execute('notebook:create-new', { kernelName: 'python3' });
     jupyterapp.shell.activateById(panel.id);

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 EXTENSION = ROOT / "labextension" / "dist"
 SCRIPT = (Path(__file__).parent / "laboratory.js").read_text("utf-8")
 TOKEN = "t"
+START_S = 300.0  # until a server answers on a loaded machine
 #: The tabs of a card of one kernel, in order. A new view is a line here.
 VIEWS = (
     *("Code", "Passes", "Resources", "Memory", "Tiles", "Launch", "Step", "Footprint"),
@@ -115,7 +116,11 @@ class Lab:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        eventually(self._up, bool)
+        try:
+            eventually(self._up, bool, START_S)
+        except BaseException:
+            self.close()
+            raise
 
     def _up(self) -> bool:
         assert self.process.poll() is None, f"the server has ended:\n{self.log}"
@@ -123,7 +128,7 @@ class Lab:
             if not self.port:  # the server chooses a free port and writes it to this file
                 (file,) = (self.place / "runtime").glob("jpserver-*.json")
                 self.port = json.loads(file.read_text("utf-8"))["port"]
-            return urllib.request.urlopen(f"{self.url}/api/status?token={TOKEN}", timeout=5).status == 200
+            return urllib.request.urlopen(f"{self.url}/api/status?token={TOKEN}", timeout=30).status == 200
         except (ValueError, urllib.error.URLError, ConnectionError, TimeoutError):
             return False
 
@@ -153,7 +158,7 @@ class Lab:
     def close(self) -> None:
         self.process.terminate()
         try:
-            self.process.wait(20)
+            self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

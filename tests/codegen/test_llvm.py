@@ -276,7 +276,7 @@ def test_submit_does_not_wait_for_the_start_of_a_process(monkeypatch):
     may_start, start = threading.Event(), Workers._start
 
     def waiting(workers):
-        may_start.wait(20)
+        may_start.wait(120)
         return start(workers)
 
     monkeypatch.setattr(Workers, "_start", waiting)
@@ -287,15 +287,22 @@ def test_submit_does_not_wait_for_the_start_of_a_process(monkeypatch):
         assert future.result()["llvm"]
 
 
-def test_two_workers_run_concurrently_and_start_on_demand():
+def test_two_workers_run_concurrently_and_start_on_demand(tmp_path):
     with Workers(2) as workers:
         first = workers.warm().result()["pid"]
         while not workers._idle._value:  # the thread says that it is idle after it has delivered
             time.sleep(0.001)
         assert workers.warm().result()["pid"] == first
+        tool, go_on = tmp_path / "ptxas", tmp_path / "go on"
+        tool.write_text(f"#!/bin/sh\nwhile [ ! -e '{go_on}' ]; do sleep 0.02; done\n")
+        tool.chmod(0o755)
+        waiting = workers.submit({"kind": "assemble", "ptx": "", "arch": "sm_90a", "ptxas": str(tool)})
         futures = [compile_cuda(STORE, SM90A, workers=workers) for _ in range(6)]
-        assert all(f.result().ptx for f in futures)
-        assert len(workers._processes) == 2
+        try:
+            assert all(f.result(timeout=300).ptx for f in futures)
+            assert not waiting.done() and len(workers._processes) == 2
+        finally:
+            go_on.touch()
 
 
 def test_output_of_a_library_does_not_corrupt_the_frames():
@@ -315,7 +322,7 @@ def test_output_of_a_library_does_not_corrupt_the_frames():
         for _ in range(2):
             assert worker.read_frame(process.stdout.fileno())["llvm"]
     finally:
-        _, stderr = process.communicate(timeout=20)
+        _, stderr = process.communicate(timeout=120)
     assert stderr.count(b"hello") == 2 and stderr.count(b"raw") == 2
 
 
@@ -328,7 +335,7 @@ def test_a_worker_ends_when_its_parent_does():
     """)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     pid = int(done.stdout)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while running(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not running(pid)
@@ -369,9 +376,9 @@ def test_a_forked_child_starts_its_own_workers():
     receive, send = context.Pipe(duplex=False)
     child = context.Process(target=lambda: send.send(shared().warm().result()["pid"]))
     child.start()
-    assert receive.poll(60)
+    assert receive.poll(120)
     theirs = receive.recv()
-    child.join(10)
+    child.join(120)
     assert theirs != mine and child.exitcode == 0
     assert running(mine) and shared().warm().result()["llvm"]
 

@@ -13,6 +13,7 @@ from blocknb.codegen.worker import _FIRST, run
 from blocknb.target import Target
 
 HOPPER = Target.parse("sm_90a")
+LIMIT_S = 120  # of a wait that takes milliseconds on an idle machine
 
 
 def job(text: str = _FIRST, **more: object) -> dict:
@@ -29,7 +30,7 @@ def job(text: str = _FIRST, **more: object) -> dict:
 
 def waiting(pid: int) -> list[int]:
     """The tools that wait in a worker, once it is idle."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + LIMIT_S
     while not (found := list(_children(pid))) and time.monotonic() < end:
         time.sleep(0.01)
     return found
@@ -68,9 +69,8 @@ def test_other_options_start_another_ptxas_and_errors_name_their_line():
     with Workers(1) as workers:
         pid = workers.warm(HOPPER).result()["pid"]
         assert workers.submit(job(arch="sm_80")).result()["cubin"][:4] == b"\x7fELF"
-        (tool,) = waiting(pid)
-        end = time.monotonic() + 10
-        while "sm_80" not in _command(tool):  # before exec, a child has the command line of the worker
+        end = time.monotonic() + LIMIT_S
+        while not any("sm_80" in _command(tool) for tool in waiting(pid)):  # the one for sm_90a ends first
             assert time.monotonic() < end, "no ptxas for sm_80 waits"
             time.sleep(0.01)
         with pytest.raises(Exception, match="line 4") as refused:
@@ -79,15 +79,19 @@ def test_other_options_start_another_ptxas_and_errors_name_their_line():
 
 
 def _command(pid: int) -> list[str]:
-    with open(f"/proc/{pid}/cmdline") as file:
-        return file.read().replace("=", "\0").split("\0")
+    """The arguments of a process. Before exec, a child has those of the worker; one that has ended has none."""
+    try:
+        with open(f"/proc/{pid}/cmdline") as file:
+            return file.read().replace("=", "\0").split("\0")
+    except OSError:
+        return []
 
 
 def test_a_waiting_ptxas_ends_with_its_worker():
     with Workers(1) as workers:
         pid = workers.warm(HOPPER).result()["pid"]
         (tool,) = waiting(pid)
-    end = time.monotonic() + 10
+    end = time.monotonic() + LIMIT_S
     while process_state(tool) not in ("", "Z"):
         assert time.monotonic() < end, "the tool still runs"
         time.sleep(0.01)

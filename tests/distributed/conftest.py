@@ -57,5 +57,5 @@ def client(cluster: Any) -> Iterator[Any]:
     from distributed import Client
 
     with Client(cluster) as made:
-        made.wait_for_workers(2, timeout=120)  # a test may have killed one
+        made.wait_for_workers(2, timeout=600)  # a test may have killed one
         yield made

@@ -7,8 +7,10 @@ from typing import Any
 import dask
 import distributed
 
-# A busy machine takes long to start a worker again. By default, a LocalCluster gives it up after 15 seconds.
-dask.config.set({"distributed.deploy.lost-worker-timeout": "10 minutes"})
+# A busy machine takes long to start a worker again, and to answer. By default, a LocalCluster gives up after 15 and 30 seconds.
+dask.config.set(
+    {"distributed.deploy.lost-worker-timeout": "10 minutes", "distributed.comm.timeouts.connect": "5 minutes"}
+)
 
 
 def started(workers: int = 2, **options: Any) -> distributed.LocalCluster:

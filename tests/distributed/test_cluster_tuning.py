@@ -15,7 +15,7 @@ from typing import Any
 import distributed
 import numpy as np
 import pytest
-from fake_tuner import fake_tuner, measured
+from fake_tuner import fake_tuner, measured, processes
 from local_cluster import started
 
 import blocknb
@@ -64,11 +64,11 @@ def shown(monkeypatch: pytest.MonkeyPatch, at: int = -1, do: Any = None) -> Iter
 
 def test_workers_share_the_configurations_and_a_final_decides(client, tmp_path, monkeypatch) -> None:
     log = tmp_path / "log"
-    tuner = fake_tuner(40, log)
+    tuner = fake_tuner(40, log, workers=2)
     with shown(monkeypatch) as texts:
         tuning = tune(tuner, client)
     check(tuning, 40)
-    counts, workers = measured(log), {line.split()[1] for line in log.read_text().splitlines()}
+    counts, workers = measured(log), processes(log)
     finalists = {20, 21, 22, 19, 23}
     assert sum(counts.values()) == 40 + FINALISTS and {b for b, n in counts.items() if n > 1} <= finalists
     assert len(workers) == 2
@@ -222,11 +222,12 @@ def test_the_error_of_a_launch_ends_the_search_with_its_attributes(client, tmp_p
 
 def test_each_kind_of_device_measures_all_configurations_and_gets_its_own_choice(tmp_path, monkeypatch) -> None:
     log = tmp_path / "log"
-    kinds = {}
+    kinds, lock = {}, threading.Lock()
 
     def kind(gpu: int | None) -> str:
         try:
-            return kinds.setdefault(distributed.get_worker().address, f"GPU {'AB'[len(kinds) % 2]}")
+            with lock:  # the workers are threads
+                return kinds.setdefault(distributed.get_worker().address, f"GPU {'AB'[len(kinds) % 2]}")
         except ValueError:
             return "GPU A"
 

@@ -53,7 +53,7 @@ def test_two_threads_use_two_streams_for_kernels_so_that_copies_overlap_them() -
     streamer, double, together = Streamer(device, None), doubling(device), threading.Barrier(2)
 
     def wrapper(x, out):
-        together.wait(10)  # both tasks are in flight
+        together.wait(120)  # both tasks are in flight
         double(x, out)
 
     def task(k: int) -> np.ndarray:
@@ -264,7 +264,7 @@ def test_four_tasks_have_streams_of_their_own() -> None:
     streamer, double = Streamer(device, None), doubling(device)
 
     def wrapper(x, out):
-        together.wait(10)  # all four are in flight
+        together.wait(120)  # all four are in flight
         double(x, out)
 
     with ThreadPoolExecutor(4) as pool:
@@ -277,7 +277,7 @@ def test_the_copies_of_a_direction_share_a_stream() -> None:
     streamer, double = Streamer(device, None), doubling(device)
 
     def wrapper(x, out):
-        together.wait(10)  # four tasks are in flight
+        together.wait(120)  # four tasks are in flight
         double(x, out)
 
     with ThreadPoolExecutor(4) as pool:

@@ -6,6 +6,7 @@ import os
 import queue
 import re
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,12 @@ import blocknb.language as tl
 x = np.arange(64, dtype=np.float32)
 out = np.empty_like(x)
 """
+
+
+START_S, CELL_S = (
+    300.0,
+    120.0,
+)  # until a kernel process answers, and until a cell says something: seconds on a loaded machine
 
 
 @dataclass
@@ -63,9 +70,13 @@ class Notebook:
     def __init__(self, manager: Any):
         self.manager, self.client = manager, manager.client()
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
+        try:
+            self.client.wait_for_ready(timeout=START_S)
+        except BaseException:
+            self.close()
+            raise
 
-    def run(self, code: str, timeout: float = 60, interrupt_after: str = "", answers: Sequence[str] = ()) -> Answer:
+    def run(self, code: str, timeout: float = CELL_S, interrupt_after: str = "", answers: Sequence[str] = ()) -> Answer:
         """Runs a cell to its end. With `interrupt_after`, interrupts it shortly after it has printed that text. Then `seconds` is the
         processor time from the interrupt to the end, which other processes do not affect. `answers` are the replies to the cell's
         requests for input."""
@@ -86,7 +97,7 @@ class Notebook:
                         output["data"] = content["data"]
             if interrupt_after and interrupt_after in answer.printed:
                 interrupt_after = ""
-                begin, end = self.worked(), time.monotonic() + 5
+                begin, end = self.worked(), time.monotonic() + 60
                 while self.worked() < begin + 0.3 and time.monotonic() < end:
                     time.sleep(0.05)  # the launch after the print has started then
                 begin = self.worked()
@@ -118,6 +129,10 @@ class Notebook:
         except queue.Empty:
             self.manager.interrupt_kernel()  # a cell that runs on would make every later test fail
             raise AssertionError(f"the kernel process sent no message for {timeout} s") from None
+
+    def restart(self) -> None:
+        self.manager.restart_kernel(now=True)
+        self.client.wait_for_ready(timeout=START_S)
 
     def close(self) -> None:
         self.client.stop_channels()
@@ -162,7 +177,24 @@ def kernel_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Noteboo
 
 @pytest.fixture
 def notebook(kernel_process: Notebook) -> Notebook:
-    """The kernel process after the imports, with new arrays."""
-    answer = kernel_process.run(SETUP)
-    assert answer.status == "ok", answer.outputs
+    """The kernel process after the imports, with new arrays. It starts again if an earlier test has left it unusable."""
+    try:
+        answer = kernel_process.run(SETUP)
+        assert answer.status == "ok", answer.outputs
+    except AssertionError as error:
+        warnings.warn(f"the kernel process is started again: {error}", stacklevel=1)
+        kernel_process.restart()
+        answer = kernel_process.run(SETUP)
+        assert answer.status == "ok", answer.outputs
     return kernel_process
+
+
+@pytest.fixture
+def own_kernel(tmp_path: Path) -> Iterator[Notebook]:
+    """A kernel process of one test, after the imports."""
+    notebook = start_kernel(tmp_path)
+    try:
+        assert notebook.run(SETUP).status == "ok"
+        yield notebook
+    finally:
+        notebook.close()

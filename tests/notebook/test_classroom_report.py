@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -53,10 +54,10 @@ def test_a_lesson_without_a_result_is_reported(classroom, capsys):
 
 
 def test_kernels_that_have_died_keep_no_other_from_being_killed(classroom):
-    dead, alive = subprocess.Popen(["true"]), subprocess.Popen(["sleep", "60"])
+    dead, alive = subprocess.Popen(["true"]), subprocess.Popen(["sleep", "600"])
     dead.wait()
     assert classroom.kill([learner(classroom, pid=n) for n in (dead.pid, None, alive.pid)]) == [dead.pid, alive.pid]
-    assert alive.wait(10) < 0
+    assert alive.wait(120) < 0
     with pytest.raises(ProcessLookupError):
         os.kill(dead.pid, 0)
 
@@ -64,34 +65,34 @@ def test_kernels_that_have_died_keep_no_other_from_being_killed(classroom):
 #: A process that leaves its group, has no environment and no parent; a temporary file; a file in the memory of the system.
 LEAVES = """import os, subprocess, sys, tempfile
 tempfile.mkstemp()
-open("/dev/shm/left-by-a-lesson-{number}", "w").close()
+open({memory!r}, "w").close()
 code = "import os, time\\nif os.fork() == 0: os.setsid(); time.sleep(600)"
 subprocess.run([sys.executable, "-I", "-c", code], env={{}})"""
 
 
-def lesson(tmp_path, source):
-    """The exit status and the output of a lesson with one kernel."""
+def lesson(tmp_path, source, *options):
+    """The exit status and the output of a lesson with one kernel. Other tests make files in the folders of the system."""
+    (tmp_path / "memory").mkdir()
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
     path = tmp_path / "lesson.ipynb"
     nbformat.write(notebook, path)
     command = [sys.executable, ROOT / "scripts" / "classroom.py", "--kernels", "1", "--notebook", path]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    command += ["--memory", tmp_path / "memory", *options]
+    with tempfile.TemporaryDirectory() as temporary:  # its path is short, as those of sockets have to be
+        own = {**os.environ, "TMPDIR": temporary}
+        done = subprocess.run(command, env=own, capture_output=True, text=True, timeout=600)
     return done.returncode, done.stdout + done.stderr
 
 
 def test_a_lesson_that_leaves_nothing_succeeds(tmp_path):
-    status, said = lesson(tmp_path, "1 + 1")
+    status, said = lesson(tmp_path, "1 + 1", "--grace", "60")
     assert status == 0, said
     assert "after SIGKILL: 0 processes, 0 files" in said and "1 of 1 kernels ran all cells" in said
 
 
 def test_a_lesson_that_leaves_a_process_and_files_fails_and_names_them(tmp_path):
-    number = os.getpid()
-    memory = Path(f"/dev/shm/left-by-a-lesson-{number}")
-    try:
-        status, said = lesson(tmp_path, LEAVES.format(number=number))
-    finally:
-        memory.unlink(missing_ok=True)
+    memory = tmp_path / "memory" / "left"
+    status, said = lesson(tmp_path, LEAVES.format(memory=str(memory)))
     assert status == 1
     assert "after SIGKILL: 1 processes, 2 files" in said and str(memory) in said and "user0/tmp/" in said
     (pid,) = re.findall(r"^  (\d+): .*time\.sleep\(600\)", said, re.MULTILINE)
@@ -118,5 +119,5 @@ def test_files_of_a_cache_that_were_not_renamed_are_left(classroom, tmp_path):
     for name in ("user0/cache/ab/key.bnb", "user0/cache/ab/.new-0f", "user1/.progress.json.7.new", "user1/tmp/x"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    found = classroom.left_files(tmp_path, classroom.elsewhere(), set())
+    found = classroom.left_files(tmp_path, set(), set())
     assert sorted(found) == ["user0/cache/ab/.new-0f", "user1/.progress.json.7.new", "user1/tmp/x"]

@@ -81,7 +81,7 @@ def test_after_an_error_of_the_front_end_the_next_compilation_is_watched(monkeyp
     watch._thread.join()  # it ended without `_watch` having cleared it
     monkeypatch.setattr(watch, "_watch", watched.set)
     watch.begun()
-    assert watched.wait(10)
+    assert watched.wait(120)
 
 
 def test_a_pass_that_takes_long_is_shown_while_it_runs(cells, monkeypatch):
@@ -90,10 +90,19 @@ def test_a_pass_that_takes_long_is_shown_while_it_runs(cells, monkeypatch):
     monkeypatch.setattr(compile_status, "DELAY", 0.1)
     monkeypatch.setattr(compile_status, "INTERVAL", 0.02)
     monkeypatch.setattr(compile_progress, "begun", watch.begun)
-    acting(monkeypatch, "coalesce", lambda: time.sleep(0.4))
+
+    def slow_texts() -> list[str]:
+        return [text for text in texts if "tripled31 for sm_90a: coalesce, " in text]
+
+    def until_shown() -> None:
+        until = time.monotonic() + 120
+        while len(set(slow_texts())) < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+
+    acting(monkeypatch, "coalesce", until_shown)
     with compile_status.sent_to(texts.append):
         assert cells.run(CELL.format(number=31)).success
-    slow = [text for text in texts if "tripled31 for sm_90a: coalesce, " in text]
+    slow = slow_texts()
     assert slow, texts
     count = len(passes.pipeline(Target.parse("sm_90a")))
     assert f"of {count} passes done" in slow[0] and slow[0].endswith(" s") and slow[0] != slow[-1]
@@ -113,25 +122,25 @@ def test_the_status_is_an_output_of_its_cell_also_after_a_comm_message_on_anothe
     monkeypatch.setattr(compile_progress, "active", compilations)
     watch = compile_status.CompileWatch()
 
-    def shown(after: int) -> list[tuple[str, str]]:
-        until = time.monotonic() + 10
-        while len(sent) <= after and time.monotonic() < until:
-            time.sleep(0.01)
-        return [(message["msg_type"], message["parent_header"]["msg_id"]) for message in sent]
+    def displays() -> list[str]:
+        """The cells of the outputs that were displayed, without their updates."""
+        return [one["parent_header"]["msg_id"] for one in list(sent) if one["msg_type"] == "display_data"]
 
     # The compilation of the second cell begins before the thread sees the end of the first.
-    for cell in ("cell 1", "cell 2"):
+    for number, cell in enumerate(("cell 1", "cell 2"), 1):
         publisher.set_parent({"header": {"msg_id": cell}})
         watch.cell_begins()
         comm = threading.Thread(target=publisher.set_parent, args=({"header": {"msg_id": "comm"}},))
         comm.start()
         comm.join()
         watch.begun()
-        shown(len(sent))
+        until = time.monotonic() + 120
+        while len(displays()) < number and time.monotonic() < until:
+            time.sleep(0.01)
     thread = watch._thread
     compile_progress.active.clear()
-    thread.join(10)
-    assert [parent for kind, parent in shown(0) if kind == "display_data"] == ["cell 1", "cell 2"]
+    thread.join(120)
+    assert displays() == ["cell 1", "cell 2"]
     assert sent[0]["content"]["data"]["text/plain"].startswith("compiling long for CPU: ")  # the code that runs
     assert sent[-1]["content"]["data"] == {"text/plain": ""}
 
@@ -149,10 +158,9 @@ def test_an_interrupted_cell_shows_the_passes_that_ran_and_the_next_one_works(ce
 
 def test_an_interrupt_ends_the_wait_for_a_worker():
     job: Future[Any] = Future()
-    begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        llvm.Workers(1).wait(job, interrupt)
-    assert job.cancelled() and time.monotonic() - begin < 5
+        llvm.Workers(1).wait(job, interrupt)  # of a job that never ends
+    assert job.cancelled()
 
 
 @pytest.mark.parametrize(("act", "title"), [(interrupt, "interrupted in pointers"), (full, "there is no room")])

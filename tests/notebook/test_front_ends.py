@@ -89,7 +89,7 @@ def test_a_kernel_tells_a_console_whether_a_cell_is_complete(notebook):
     def reply(code: str) -> tuple[str, str]:
         message = notebook.client.is_complete(code)
         while True:
-            found = notebook.client.get_shell_msg(timeout=60)
+            found = notebook.client.get_shell_msg(timeout=120)
             if found["parent_header"].get("msg_id") == message:
                 return found["content"]["status"], found["content"].get("indent", "")
 
@@ -239,7 +239,7 @@ def test_voila_serves_the_static_card(tmp_path):
             command, cwd=tmp_path, env=environment(tmp_path), stdout=log, stderr=subprocess.STDOUT
         )
     try:
-        deadline, page = time.monotonic() + 120, ""
+        deadline, page = time.monotonic() + 300, ""
         while not page:
             try:
                 page = urllib.request.urlopen(f"http://127.0.0.1:{unused_port}/", timeout=100).read().decode()
@@ -248,7 +248,7 @@ def test_voila_serves_the_static_card(tmp_path):
                 time.sleep(0.2)
     finally:
         server.terminate()
-        server.wait(20)
+        server.wait(120)
     outputs = re.findall(r'<script type="application/vnd.voila.cell-output\+json">(.*?)</script>', page, re.S)
     assert any("blocknb-card" in text and document.MIME in text for text in outputs)
     assert "sum 128.0" in page
@@ -260,7 +260,7 @@ def test_a_cell_of_several_lines_can_be_typed(program, tmp_path):
     options = ["--no-banner", "--colors=nocolor"] if program == "IPython" else []
     own = {**environment(tmp_path), "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
     terminal = pexpect.spawn(
-        sys.executable, ["-m", program, *options], env=own, encoding="utf-8", timeout=120, dimensions=(60, 200)
+        sys.executable, ["-m", program, *options], env=own, encoding="utf-8", timeout=300, dimensions=(60, 200)
     )
     try:
         terminal.expect(r"In .*1")

@@ -7,7 +7,6 @@ import time
 
 import numpy as np
 import pytest
-from conftest import SETUP, start_kernel
 from test_measuring_magics import Shell
 
 from blocknb.errors import Unsupported
@@ -98,21 +97,17 @@ def test_a_page_requests_the_assembly_after_the_card(shell, monkeypatch):
     assert trace.assembly == shell.ip.user_ns["triple"].latest.asm["assembly"]
 
 
-def test_the_first_card_of_a_notebook_imports_no_further_modules(tmp_path):
-    notebook = start_kernel(tmp_path)
-    try:
-        assert notebook.run(SETUP + "import sys, threading").status == "ok"
-        loading = "any(t.name == 'blocknb-prepare' for t in threading.enumerate())"
-        deadline = time.monotonic() + 60
-        while notebook.run(loading).bundles[0]["text/plain"] == "True":
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        notebook.run("before = set(sys.modules)")
-        answer = notebook.run("%%blockkernel\n" + KERNEL.format(tag=6) + "triple[2,](x, out, BLOCK=32)")
-        assert answer.cards[0][document.MIME]["kernel"] == "triple"
-        loaded = notebook.run(
-            "sorted(n for n in set(sys.modules) - before if n.startswith(('blocknb', 'numpy', 'llvmlite')))"
-        )
-        assert loaded.bundles[0]["text/plain"] == "[]"
-    finally:
-        notebook.close()
+def test_the_first_card_of_a_notebook_imports_no_further_modules(own_kernel):
+    assert own_kernel.run("import sys, threading").status == "ok"
+    loading = "any(t.name == 'blocknb-prepare' for t in threading.enumerate())"
+    deadline = time.monotonic() + 300
+    while own_kernel.run(loading).bundles[0]["text/plain"] == "True":
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    own_kernel.run("before = set(sys.modules)")
+    answer = own_kernel.run("%%blockkernel\n" + KERNEL.format(tag=6) + "triple[2,](x, out, BLOCK=32)")
+    assert answer.cards[0][document.MIME]["kernel"] == "triple"
+    loaded = own_kernel.run(
+        "sorted(n for n in set(sys.modules) - before if n.startswith(('blocknb', 'numpy', 'llvmlite')))"
+    )
+    assert loaded.bundles[0]["text/plain"] == "[]"

@@ -166,25 +166,29 @@ def test_a_floating_mask_gets_the_gradient_of_float64(shape: tuple[int, ...], mo
 
 
 def test_a_relative_position_bias_trains_in_16_bits_and_compiles() -> None:
-    """T5's bias: a table of numbers by distance and head, gathered to (1, heads, queries, keys), against torch's attention."""
-    table = random(2 * QUERIES, H, dtype=torch.float32)
-    places = torch.arange(QUERIES, device=DEVICE)[:, None] - torch.arange(QUERIES, device=DEVICE)[None] + QUERIES
-    q, k, v = (t.detach() for t in qkv(torch.bfloat16, QUERIES, QUERIES))
+    """T5's bias: a table of numbers by distance and head, gathered to (1, heads, queries, keys), against torch's attention.
 
-    def loss(attend: Any, table: Tensor) -> Tensor:
+    Both round differently, and the ratio of their errors varies by a fifth between draws. The sums over eight draws vary little."""
+    places = torch.arange(QUERIES, device=DEVICE)[:, None] - torch.arange(QUERIES, device=DEVICE)[None] + QUERIES
+
+    def loss(attend: Any, q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
         bias = table[places].permute(2, 0, 1)[None]
         return attend(q, k, v, bias.to(q.dtype), enable_gqa=True, scale=1.0).float().square().sum()
 
-    (wanted,) = torch.autograd.grad(loss(F.scaled_dot_product_attention, table), table)
-    (found,) = torch.autograd.grad(loss(nn.attention, table), table)
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    (again,) = torch.autograd.grad(compiled(nn.attention, table), table)
-    exactly = table.detach().double().requires_grad_()
-    wide = [t.double() for t in (q, k, v)]
-    bias = exactly[places].permute(2, 0, 1)[None]
-    (true,) = torch.autograd.grad(exact(*wide, bias, scale=1.0).square().sum(), exactly)
-    theirs = (wanted.double() - true).norm()
-    assert (found.double() - true).norm() <= 2 * theirs and (again.double() - true).norm() <= 2 * theirs
+    squares = torch.zeros(3, dtype=torch.float64)  # of the errors of torch, of ours, and of ours compiled
+    for _ in range(8):
+        table = random(2 * QUERIES, H, dtype=torch.float32)
+        given = [t.detach() for t in qkv(torch.bfloat16, QUERIES, QUERIES)]
+        losses = loss(F.scaled_dot_product_attention, *given, table), loss(nn.attention, *given, table)
+        found = [torch.autograd.grad(one, table)[0] for one in (*losses, compiled(nn.attention, *given, table))]
+        exactly = table.detach().double().requires_grad_()
+        bias = exactly[places].permute(2, 0, 1)[None]
+        wide = [t.double() for t in given]
+        (true,) = torch.autograd.grad(exact(*wide, bias, scale=1.0).square().sum(), exactly)
+        squares += torch.stack([(one.double() - true).square().sum() for one in found]).cpu()
+    theirs, *ours = squares.sqrt()
+    assert all(one <= 2 * theirs for one in ours), squares
 
 
 def test_empty_batches_queries_and_keys_give_zeros() -> None:

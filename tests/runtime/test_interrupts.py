@@ -18,13 +18,22 @@ import blocknb
 import blocknb.language as tl
 from blocknb.runtime import interrupts
 
-LIMIT_S = 20  # of a wait that takes a fraction of a second on an idle machine
+LIMIT_S = 60  # of a wait that takes a fraction of a second on an idle machine
 
 
 @blocknb.kernel
 def wait_for(x):
+    tl.atomic_add(x + 1, 1)  # how many programs have begun
     while tl.atomic_add(x, 0) == 0:
         pass
+
+
+def until_it_runs(x: np.ndarray) -> None:
+    """Waits until a launch of the kernel runs: what stops launches has no effect on later ones."""
+    end = time.monotonic() + LIMIT_S
+    while not x[1]:
+        assert time.monotonic() < end, "the launch does not begin"
+        time.sleep(0.01)
 
 
 class Launch(threading.Thread):
@@ -55,7 +64,7 @@ def launch():
     ready = np.ones(2, np.int32)
     wait_for[(2,)](ready)  # compiled before
     made = Launch()
-    time.sleep(0.1)
+    until_it_runs(made.x)
     yield made
     made.x[:] = 1  # ends a kernel that the test did not end
     made.join(LIMIT_S)
@@ -64,16 +73,17 @@ def launch():
 def test_a_launch_of_a_thread_ends_by_stop_launches(launch):
     blocknb.stop_launches()
     assert isinstance(launch.ended(), KeyboardInterrupt)
-    assert not launch.x.any()
+    assert not launch.x[0]
     wait_for[(2,)](np.ones(2, np.int32))  # later launches run
 
 
 def test_a_launch_of_the_main_thread_ends_by_stop_launches_of_another():
-    timer = threading.Timer(0.2, blocknb.stop_launches)
-    timer.start()
+    x = np.zeros(2, np.int32)
+    stopper = threading.Thread(target=lambda: (until_it_runs(x), blocknb.stop_launches()))
+    stopper.start()
     with pytest.raises(KeyboardInterrupt, match="stop_launches"):
-        wait_for[(2,)](np.zeros(2, np.int32))
-    timer.join()
+        wait_for[(2,)](x)
+    stopper.join()
 
 
 def test_a_launch_of_a_thread_receives_an_asynchronous_exception(launch):
@@ -102,9 +112,11 @@ def test_an_interrupt_ends_the_launches_of_a_pool_that_the_main_thread_waits_for
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt), ThreadPoolExecutor(2) as pool:  # the exit of a pool waits for its threads
         futures = [pool.submit(wait_for[(2,)], x) for x in arrays]
+        for x in arrays:
+            until_it_runs(x)
         interrupt_soon()
         futures[0].result()
-    assert time.monotonic() - begin < LIMIT_S and not any(x.any() for x in arrays)
+    assert time.monotonic() - begin < LIMIT_S and not any(x[0] for x in arrays)
     assert all(isinstance(future.exception(), KeyboardInterrupt) for future in futures)
 
 
@@ -127,6 +139,7 @@ def test_launches_that_begin_after_an_interrupt_are_not_stopped():
         raise KeyboardInterrupt
     except KeyboardInterrupt:
         launch = Launch()
+        until_it_runs(launch.x)
         time.sleep(0.7)  # several polls
         assert launch.is_alive()
         launch.x[:] = 1

@@ -402,7 +402,7 @@ def test_the_check_does_not_wait_for_a_fifo_that_replaces_a_file_after_it_was_lo
     monkeypatch.setattr(os, "lstat", exchange)
     checking = threading.Thread(target=check, args=(str(shared),), daemon=True)
     checking.start()
-    checking.join(30)
+    checking.join(120)
     assert not checking.is_alive()
 
 

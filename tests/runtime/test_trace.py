@@ -297,8 +297,13 @@ def test_the_error_for_too_much_shared_memory_has_both_numbers(monkeypatch: pyte
 
 def test_an_interrupt_during_a_compile_leaves_everything_usable(monkeypatch: pytest.MonkeyPatch) -> None:
     compile_cuda = llvm.compile_cuda
-    monkeypatch.setattr(llvm, "compile_cuda", lambda *a, **k: Future())
-    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
+
+    def waiting(*args: Any, **options: Any) -> Future[Any]:
+        timer.start()  # not earlier: the passes may take longer than that
+        return Future()
+
+    monkeypatch.setattr(llvm, "compile_cuda", waiting)
     with pytest.raises(KeyboardInterrupt):
         add.trace(*TYPES, BLOCK=256)
     monkeypatch.setattr(llvm, "compile_cuda", compile_cuda)

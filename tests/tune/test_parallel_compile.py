@@ -118,7 +118,7 @@ def test_an_interrupt_stops_the_workers_and_the_next_compile_works(begun, monkey
     assert len(stopped) == len(begun) == 3
     for one in stopped:
         with contextlib.suppress(Exception, CancelledError):
-            one.future.result(timeout=30)
+            one.future.result(timeout=300)
         assert one.future.done()
     monkeypatch.setattr(job.Job, "finish", real)
     (made,) = parallel_compile.compile_all(requests(kernel, 64))
@@ -134,7 +134,7 @@ def test_an_abandoned_compile_ends_its_worker():
         while not workers._running and not endless.done():
             pass
         workers.abandon(converted)
-        assert workers.warm().result(timeout=30)["pid"] != pid
+        assert workers.warm().result(timeout=300)["pid"] != pid
 
 
 def test_progress_goes_to_the_display_function_and_nothing_is_printed(begun, monkeypatch, capsys):
