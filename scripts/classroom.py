@@ -8,13 +8,14 @@ waits until the last one is ready, and runs the notebook in all of them. Then it
 - the wall time, and the CPU time of all these processes;
 - the median and the slowest time of each cell, as the learners wait for it;
 - the processes that are left two seconds (`--grace`) after the kill;
-- the files that are left: temporary ones of the learners, and new ones in /dev/shm and in the temporary folder of the system (other
-  programs may make some there meanwhile: `--memory` names another folder than /dev/shm, and TMPDIR another temporary folder);
+- the files that are left: temporary ones of the learners, and new ones in /dev/shm and in the temporary folder of the system;
 - with `--shared`, how many compiled kernels of the shared cache a learner had to compile anyway.
 
 Memory is the sum of proportional set sizes (PSS). In it, a page that n processes share counts 1/n for each of them. `--shared` first builds
 a shared cache of the notebook (`blocknb cache build`), which all kernels read. The exit status is 1 if a kernel did not run all cells, or
 if something is left. It is also 1 if the shared cache was not used or was changed. Linux only.
+
+Other programs may make files in /dev/shm and in the temporary folder meanwhile. `--memory` and TMPDIR name other folders.
 
 The script is the "child subreaper" of its processes (prctl(2)): the kernel of Linux makes it the parent of each process whose parent has
 ended. So it finds all of them, also those that leave their process group or clear their environment.

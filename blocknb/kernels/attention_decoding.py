@@ -170,7 +170,7 @@ def attention_decoding(
     sees no key gets zeros. `splits` is the number of programs per sequence and group of heads, and `tile` (ROWS, COLUMNS, num_warps,
     num_stages); a rule chooses them.
 
-    Raises TypeError for a list or another object that is no array, and ValueError for arrays whose shapes, dtypes or strides do not fit,
+    Raises TypeError for a list or another object that is no array. Raises ValueError for arrays whose shapes, dtypes or strides do not fit,
     and for options out of range.
     """
     found = DecodingProblem.of(q, k, v, block_table)
