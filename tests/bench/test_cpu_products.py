@@ -15,8 +15,8 @@ from blocknb.kernels.strides import HOST
 @pytest.mark.parametrize(
     ("size", "threads", "tile"),
     [
-        ((1024, 1024, 1024), 2, (256, 512, 128)),
-        ((1000, 1000, 1000), 1, (256, 512, 128)),
+        ((1024, 1024, 1024), 2, (512, 256, 128)),
+        ((1000, 1000, 1000), 1, (512, 256, 128)),
         ((33, 17, 1000), 1, (64, 128, 128)),  # a large tile would be filled with zeros
         ((1024, 1024, 1024), 64, (128, 128, 128)),  # large tiles would leave threads without work
     ],
