@@ -91,7 +91,11 @@ def test_strategy_chosen_for_a_shape_fits_its_target(target, shape, monkeypatch)
     a, b = zeros((m, k), "fp16"), zeros((k, n), "fp16")
     (first, *rest) = check(lambda: ready.matmul(a, b, zeros((m, n), "fp16")), target, monkeypatch)
     device, by_tma = DEVICES[target], target == "sm_90a"
-    chosen = plan(*shape, 2, device, (OperandRows.LINE_ALIGNED,) * 2, True).tile if by_tma else choose(*shape, 2, device, 1, True)
+    chosen = (
+        plan(*shape, 2, device, (OperandRows.LINE_ALIGNED,) * 2, True).tile
+        if by_tma
+        else choose(*shape, 2, device, 1, True)
+    )
     split = chosen.splits > 1
     assert len(rest) == split
     names = {True: ("matmul_descriptor_kernel", "split_descriptor_kernel"), False: ("matmul_kernel", "split_kernel")}
