@@ -204,3 +204,18 @@ def test_a_microkernel_prefetches_the_next_accumulators_of_a_large_result(n, m):
 def test_a_microkernel_of_a_small_result_prefetches_no_accumulators():
     a, b, out = np.zeros((3, 1 << 18), np.float32)
     assert fetched(multiplied, 1, hint=WRITE, a=a, b=b, out=out, stride=512, n=1, K=32, N=32, M=8) == []
+
+
+@kernel
+def multiplied_to_rows(a, b, numbers, out, N: tl.constexpr):
+    i, rows = tl.arange(0, N), tl.load(numbers + tl.arange(0, N))
+    found = tl.dot(tl.load(a + i[:, None] * N + i[None, :]), tl.load(b + i[:, None] * N + i[None, :]))
+    tl.store(out + rows[:, None] * N + i[None, :], found)
+
+
+def test_rows_stored_at_loaded_numbers_have_no_prefetches():
+    n, generator = 64, np.random.default_rng(3)
+    a, b = generator.integers(-9, 9, (2, n, n)).astype(np.float32)
+    numbers, out = generator.permutation(n).astype(np.int32), np.zeros((n, n), np.float32)
+    assert fetched(multiplied_to_rows, 1, hint=WRITE, a=a, b=b, numbers=numbers, out=out, N=n) == []
+    assert (out[numbers] == a @ b).all()

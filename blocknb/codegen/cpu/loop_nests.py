@@ -33,13 +33,10 @@ class LoopNestEmitter(NestPlanner):
         self._note(nest)
         for r in reductions.values():
             r.prepare()
-        origin = {loop: "0" for loop in range(len(nest.shape)) if loop != nest.axis}
-        prefetch.prepare(lambda: self._analysis(nest, origin, self.options.uses("loop_versioning")))
         outer = [loop for loop in range(len(nest.shape)) if loop != nest.axis]
+        prefetch.prepare(lambda: self._addresses(nest, dict.fromkeys(outer, "0")))
         if self.options.uses("row_prefetch"):
-            prefetch.prepare_stores(
-                nest, lambda row: self._analysis(nest, {outer[0]: row}, self.options.uses("loop_versioning"))
-            )
+            prefetch.prepare_stores(nest, lambda row: self._addresses(nest, {outer[0]: row}))
         self._outer(nest, outer, lambda: self._row(nest, reductions, prefetch))
         for r in reductions.values():
             r.done()
@@ -114,3 +111,10 @@ class LoopNestEmitter(NestPlanner):
 
         scalar = self.scalars.of
         return UniformityAnalysis(self.program, self.code, nest.axis, nest.size, counters, scalar, leaf, speculate)
+
+    def _addresses(self, nest: LoopNest, counters: dict[int, str]) -> UniformityAnalysis:
+        """How addresses vary along one row, before all loops. Addresses that depend on tiles in scratch follow no pattern."""
+        scalar, speculate = self.scalars.of, self.options.uses("loop_versioning")
+        return UniformityAnalysis(
+            self.program, self.code, nest.axis, nest.size, counters, scalar, lambda value, index: VARYING, speculate
+        )
