@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -78,32 +78,46 @@ def redelivered() -> Iterator[None]:
     if not _is_main():
         yield
         return
-    earlier = sys.unraisablehook
-    pending: list[type[BaseException]] = []
-
-    def interrupt() -> None:
-        time.sleep(RETRY_S)  # the callback has ended then
-        if hasattr(signal, "pthread_kill") and callable(signal.getsignal(signal.SIGINT)):
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # ends a system call, too
-        else:
-            _thread.interrupt_main()
-        pending.pop()
-
-    def hook(dropped: sys.UnraisableHookArgs) -> None:
-        if not issubclass(dropped.exc_type, KeyboardInterrupt):
-            earlier(dropped)
-            return
-        pending.append(dropped.exc_type)
-        _thread.start_new_thread(interrupt, ())  # `threading` takes locks, and a collection may run anywhere
-
-    sys.unraisablehook = hook
+    hook = sys.unraisablehook = _Redelivery(sys.unraisablehook)
     try:
         yield
-        while pending:  # the interrupt belongs to the block
+        while hook.pending:  # the interrupt belongs to the block
             time.sleep(RETRY_S)
     finally:
-        if sys.unraisablehook is hook:  # else other code in the block has installed its own
-            sys.unraisablehook = earlier
+        hook.ended = True
+        # Blocks may end in another order than last in, first out. Other code in the block may have installed a hook of its own.
+        while isinstance(sys.unraisablehook, _Redelivery) and sys.unraisablehook.ended:
+            sys.unraisablehook = sys.unraisablehook.earlier
+
+
+class _Redelivery:
+    """The `sys.unraisablehook` of a block of `redelivered`. All but interrupts of the main thread goes to the earlier hook."""
+
+    def __init__(self, earlier: Callable[[sys.UnraisableHookArgs], Any]):
+        self.earlier, self.ended = earlier, False
+        self.pending: list[None] = []  # one for each interrupt that a thread is about to send
+
+    def __call__(self, dropped: sys.UnraisableHookArgs) -> None:
+        kind: type[BaseException] | None = dropped.exc_type
+        if self.ended or kind is None or not issubclass(kind, KeyboardInterrupt) or not _is_main():
+            self.earlier(dropped)
+            return
+        self.pending.append(None)
+        try:
+            _thread.start_new_thread(self._interrupt, ())  # `threading` takes locks, and a collection may run anywhere
+        except RuntimeError:  # there are too many threads
+            self.pending.pop()
+            self.earlier(dropped)
+
+    def _interrupt(self) -> None:
+        try:
+            time.sleep(RETRY_S)  # the callback has ended then
+            if hasattr(signal, "pthread_kill") and callable(signal.getsignal(signal.SIGINT)):
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # ends a system call, too
+            else:
+                _thread.interrupt_main()
+        finally:
+            self.pending.pop()
 
 
 def _is_main() -> bool:

@@ -227,6 +227,43 @@ def test_other_errors_that_python_drops_reach_the_earlier_hook(monkeypatch):
     assert seen == ["dropped"]
 
 
+@pytest.mark.parametrize("inner_first", [True, False])
+def test_blocks_that_end_in_any_order_leave_the_earlier_hook(inner_first):
+    hook, blocks = sys.unraisablehook, [interrupts.redelivered(), interrupts.redelivered()]
+    for block in blocks:
+        block.__enter__()
+    for block in reversed(blocks) if inner_first else blocks:
+        assert sys.unraisablehook is not hook
+        block.__exit__(None, None, None)
+    assert sys.unraisablehook is hook
+
+
+def test_a_block_ends_if_no_thread_can_repeat_the_interrupt(monkeypatch):
+    def no_thread(function, arguments):
+        raise RuntimeError("can't start new thread")
+
+    seen = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda dropped: seen.append(dropped.exc_type))
+    monkeypatch.setattr(interrupts._thread, "start_new_thread", no_thread)
+    with interrupts.redelivered():
+        Interrupter()
+    assert seen == [KeyboardInterrupt]
+
+
+def test_an_interrupt_that_python_drops_on_another_thread_is_not_repeated(monkeypatch):
+    class Stopped:
+        def __del__(self):
+            raise KeyboardInterrupt("stop_launches() was called")
+
+    seen = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda dropped: seen.append(dropped.exc_type))
+    with interrupts.redelivered():
+        thread = threading.Thread(target=Stopped)
+        thread.start()
+        thread.join()
+    assert seen == [KeyboardInterrupt]
+
+
 def test_an_interrupt_that_python_drops_ends_an_interpreted_launch():
     started = []
 
