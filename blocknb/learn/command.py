@@ -32,15 +32,15 @@ def test(name: str, only: str, quick: bool) -> int:
     """Proves the exercises of a file, a unit, or of one name, and prints a line for each. The status is 1 if one is not sound."""
     from blocknb.learn.proving import prove
 
-    _, items = _chosen(name)
-    items = tuple(item for item in items if only in ("", item.name))
+    _, found = _chosen(name)
+    items = tuple(item for item in found if only in ("", item.name))
     if not items:
-        return _unknown(only) if only else 1
+        return _unknown(only) if found else 1
     sound = True
     for item in items:
-        found = prove(item, compiled=not quick, course=not name.endswith(".py"))
-        print(found, flush=True)
-        sound = sound and found.sound
+        proof = prove(item, compiled=not quick, course=not name.endswith(".py"))
+        print(proof, flush=True)
+        sound = sound and proof.sound
     return 0 if sound else 1
 
 

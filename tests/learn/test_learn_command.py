@@ -78,6 +78,8 @@ def test_a_file_without_exercises_is_one_error(
     found = capsys.readouterr().err
     assert found.startswith("blocknb learn: " + said.replace("{file}", str(file)))
     assert found.count("blocknb learn:") == 1 and "Traceback" not in found
+    assert main(["learn", "test", str(file), "--only", "mine"]) == 1
+    assert capsys.readouterr().err == found
 
 
 def test_points_and_folders_that_cannot_be_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,8 @@ def shell():
     # IPython collects garbage before each cell. What earlier tests left stays frozen, which would take it a second each time.
     gc.collect(1)
     gc.freeze()
-    return Shell()
+    yield Shell()
+    gc.unfreeze()
 
 
 @pytest.mark.sampled(18)
