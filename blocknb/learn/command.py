@@ -140,7 +140,7 @@ def start(folder: str, browser: bool) -> int:
     try:
         new = copy_course(place)
     except OSError as error:
-        print(f"blocknb learn start: {error.filename}: {error.strerror}; name another folder", file=sys.stderr)
+        print(f"blocknb learn start: {error.filename or place}: {error.strerror}; name another folder", file=sys.stderr)
         return 1
     print(f"{place}: {len(new)} new files; your own notebooks stay as they are")
     first = min(place.glob("*.ipynb"), default=None, key=lambda path: path.name)

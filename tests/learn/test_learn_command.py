@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import tomllib
 from pathlib import Path
@@ -92,6 +93,17 @@ def test_points_and_folders_that_cannot_be_are_refused(tmp_path: Path, capsys: p
     assert main(["learn", "start", "--no-browser", str(tmp_path / "file" / "course")]) == 1
     said = capsys.readouterr().err
     assert said.startswith("blocknb learn start: ") and said.endswith("name another folder\n")
+
+
+def test_a_full_disk_is_an_error_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(folder: Path) -> list[Path]:
+        raise OSError(errno.ENOSPC, "No space left on device")  # a failed write has no file name
+
+    monkeypatch.setattr(command, "copy_course", full)
+    assert main(["learn", "start", "--no-browser", str(tmp_path)]) == 1
+    assert capsys.readouterr().err.startswith(f"blocknb learn start: {tmp_path}: No space left")
 
 
 def test_the_list_has_the_exercises_of_all_units(capsys: pytest.CaptureFixture[str]) -> None:
