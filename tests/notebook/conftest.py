@@ -6,7 +6,6 @@ import os
 import queue
 import re
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -176,17 +175,16 @@ def kernel_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Noteboo
 
 
 @pytest.fixture
-def notebook(kernel_process: Notebook) -> Notebook:
-    """The kernel process after the imports, with new arrays. It starts again if an earlier test has left it unusable."""
+def notebook(kernel_process: Notebook) -> Iterator[Notebook]:
+    """The kernel process after the imports, with new arrays. A test that leaves it unusable fails, and the next one gets a new process."""
+    answer = kernel_process.run(SETUP)
+    assert answer.status == "ok", answer.outputs
+    yield kernel_process
     try:
-        answer = kernel_process.run(SETUP)
-        assert answer.status == "ok", answer.outputs
-    except AssertionError as error:
-        warnings.warn(f"the kernel process is started again: {error}", stacklevel=1)
+        assert kernel_process.run("pass").status == "ok"
+    except AssertionError:
         kernel_process.restart()
-        answer = kernel_process.run(SETUP)
-        assert answer.status == "ok", answer.outputs
-    return kernel_process
+        raise
 
 
 @pytest.fixture
