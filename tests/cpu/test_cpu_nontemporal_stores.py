@@ -215,6 +215,35 @@ def test_only_large_aligned_results_use_nontemporal_stores(dtype, monkeypatch):
 
 
 @kernel
+def crosswise(x, y, M: tl.constexpr, N: tl.constexpr):
+    rows, columns = tl.arange(0, M), tl.arange(0, N)
+    v = tl.load(x + rows[:, None] + columns[None, :] * M)
+    tl.store(y + rows[:, None] * N + columns[None, :], v * 2)
+
+
+@stored_by_x86
+@pytest.mark.parametrize(
+    ("m", "n", "start", "counted"),
+    [(8, 64, 0, 8), (8, 64, 4, 0), (8, 512, 4, 8), (1, 64, 4, 1)],
+    ids=["aligned", "short and misaligned", "long and misaligned", "one row"],
+)
+def test_short_rows_of_a_tile_bypass_the_cache_only_from_the_start_of_a_line(m, n, start, counted):
+    x, (_, y) = rng.integers(-9, 9, m * n).astype(np.float32), placed(m * n, np.float32, start)
+    func, _, values = build(crosswise, "cpu", x=x, y=y, M=m, N=n)
+    target = Target.parse("cpu")
+    streamed = np.zeros(1, np.int64)
+    module = cpu.generate(prepared(func, target), target)
+    label = next(line for line in module.text.splitlines() if line.startswith("past") and line.endswith(":"))
+    count = f"{label}\n  %rows_streamed = atomicrmw add ptr inttoptr (i64 {streamed.ctypes.data} to ptr), i64 1 seq_cst"
+    made = llvm.compile_cpu(module.text.replace(label, count, 1), target).result()
+    parameters = [(hint.name, value.type.dtype) for hint, value in zip(func.hints, func.params, strict=True)]
+    native = HostKernel(made.object, module.entry, parameters, module.sites, module.scratch_bytes, True)
+    launch_native(native, values, 1)
+    np.testing.assert_array_equal(y.reshape(m, n), 2 * x.reshape(n, m).T)
+    assert streamed[0] == counted
+
+
+@kernel
 def summed(x, y, n, other, offset, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     v = tl.load(x + i, mask=i < n, other=other) + offset
