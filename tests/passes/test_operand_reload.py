@@ -49,6 +49,24 @@ def test_queries_that_fit_stay_in_registers():
     assert found.after is found.before
 
 
+@blocknb.kernel
+def sums_times_values(k, v, out, n, ROWS: bl.constexpr, KEYS: bl.constexpr, HEAD: bl.constexpr):
+    row, key, column = bl.arange(0, ROWS), bl.arange(0, KEYS), bl.arange(0, HEAD)
+    ones = bl.full((ROWS, HEAD), 1.0, bl.float16)
+    total = bl.zeros((ROWS, HEAD), bl.float32)
+    for start in range(0, n, KEYS):
+        keys = bl.load(k + (start + key)[None, :] * HEAD + column[:, None])
+        values = bl.load(v + (start + key)[:, None] * HEAD + column[None, :])
+        total += bl.dot(bl.dot(ones, keys).to(bl.float16), values)
+    bl.store(out + row[:, None] * HEAD + column[None, :], total)
+
+
+def test_an_operand_that_is_no_read_stays_in_registers():
+    kinds = {name: kind for name, kind in KINDS.items() if name != "q"}
+    found = stage(sums_times_values.trace(**kinds, ROWS=128))
+    assert found is not None and found.after is found.before
+
+
 @pytest.mark.parametrize("n", [0, 32, 96])
 def test_the_simulated_code_computes_the_same(n):
     rng = np.random.default_rng(n)
