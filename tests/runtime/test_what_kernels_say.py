@@ -266,7 +266,7 @@ def test_kernels_in_a_benchmark_print_nothing():
     assert out == ""
 
 
-def test_print_of_constants_is_printed_while_compiling():
+def test_print_of_constants_is_printed_while_compiling(fresh_cache):
     @blocknb.kernel
     def both(x, N: tl.constexpr):
         print("N is", N)
