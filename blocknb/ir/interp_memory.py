@@ -71,9 +71,8 @@ class EpochAccesses:
         self.writers, self.written = np.zeros(size, np.uint64), np.zeros(size, np.int64)
         self.readers, self.read = np.zeros(size, np.uint64), np.zeros(size, np.int64)
         self.updaters, self.updated = np.zeros(size, np.uint64), np.zeros(size, np.int64)
-        self.last_write = self.last_update = (
-            0  # the epochs of the last write and atomic: most accesses find none in theirs
-        )
+        # The epochs of the last write and the last atomic. An access of another epoch races with neither, so it need not search.
+        self.last_write = self.last_update = 0
 
     def note_read(self, warp: int, epoch: int, where: np.ndarray) -> str:
         """Records a read. Returns an error message, or ""."""

@@ -56,7 +56,7 @@ class SharedLayout:
         return gf2.apply(self.basis, index)
 
     def offsets(self) -> np.ndarray:
-        """The offset of every element, int64, in the tile's shape. Nobody may write to the array, which later calls return again."""
+        """The offset of every element, int64, in the tile's shape. Callers must not modify the array: it is cached."""
         return _offsets(self)
 
     def __str__(self) -> str:

@@ -203,7 +203,7 @@ def _remarks(names: Sequence[str], options: BenchOptions, session: MeasuringSess
 
 
 def seed_lines(names: Sequence[str], options: BenchOptions, device: str) -> list[str]:
-    """Which seed has drawn the shapes of benchmarks of random shapes; on a CPU, that a given seed draws none."""
+    """A line that names the seed of random shapes, or, on a CPU, says that a given seed has no effect. Empty without such benchmarks."""
     drawn = [name for name in names if BENCHMARKS[name].drawn]
     if not drawn or options.shapes or (device == "cpu" and options.seed is None):
         return []
